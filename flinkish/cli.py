@@ -1,0 +1,207 @@
+"""The console command ``flinkish``.
+
+    flinkish run [--master MASTER] [-D KEY=VALUE]... SCRIPT [ARGUMENTS]...
+    flinkish demo [--parallelism N] [--output DIR]
+    flinkish version
+
+``run`` runs a script in this Python, with Spark in this process: no spark-submit is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import logging
+import platform
+import sys
+import tempfile
+import traceback
+import types
+from pathlib import Path
+from typing import Callable, Optional, Sequence
+
+from flinkish.errors import FlinkishError, InvalidJobError, JavaNotFoundError
+
+MINI_CLUSTER = "mini-cluster"
+INTERRUPTED = 130  # the exit code of a shell for Ctrl-C
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Entry point; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    level = logging.INFO if getattr(arguments, "verbose", False) else logging.WARNING
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    try:
+        return arguments.command(arguments)
+    except FlinkishError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="flinkish", description="Stream jobs with Flink's semantics inside Spark."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="run a job script in this Python")
+    run.add_argument(
+        "--master",
+        help=f'Spark master, or "{MINI_CLUSTER}" for local processes without Spark '
+        "(default: local Spark with a core more than the job needs)",
+    )
+    run.add_argument(
+        "-D",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set a key of flinkish, or of Spark (spark.*)",
+    )
+    run.add_argument("-v", "--verbose", action="store_true", help="log what happens")
+    run.add_argument("script", help="a Python file that calls env.execute()")
+    run.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+    run.set_defaults(command=_run)
+
+    demo = commands.add_parser("demo", help="run the main job on a year of real flights")
+    demo.add_argument("--parallelism", type=int, default=2, help="slots (default: 2)")
+    demo.add_argument("--output", help="folder for the result (default: a temporary folder)")
+    demo.add_argument("-v", "--verbose", action="store_true", help="log what happens")
+    demo.set_defaults(command=_demo)
+
+    version = commands.add_parser("version", help="show versions")
+    version.set_defaults(command=_version)
+    return parser
+
+
+# ---- commands -----------------------------------------------------------------------------------------
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from flinkish.datastream import StreamExecutionEnvironment
+
+    settings = dict(_split_setting(text) for text in arguments.settings)
+    if arguments.master == MINI_CLUSTER:
+        settings["execution.target"] = MINI_CLUSTER
+    elif arguments.master:
+        settings["flinkish.spark.master"] = arguments.master
+    StreamExecutionEnvironment.set_context(settings)
+    try:
+        return run_script(arguments.script, arguments.arguments)
+    finally:
+        StreamExecutionEnvironment.reset_context()
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from spark_plugin.java import find_java
+
+    output = arguments.output or tempfile.mkdtemp(prefix="flinkish-demo-")
+    job = ["--parallelism", str(arguments.parallelism), "--output", output]
+    print("The 336,776 flights that left New York in 2013, as a stream of events out of order.")
+    try:
+        java = find_java()
+    except JavaNotFoundError as error:
+        print(f"\n{error.why}.\nSo this runs on the MiniCluster: {arguments.parallelism} local", end=" ")
+        print(f"processes, without Spark.\nFor Spark: {error.do}\n", flush=True)
+        return run_script(find_job("flight_delays.py"), [*job, "--target", MINI_CLUSTER])
+    spark = importlib.metadata.version("pyspark")
+    print(f"Starting Spark {spark} on Java {java.version}: {arguments.parallelism} slots ...", flush=True)
+    return run_script(find_job("flight_delays.py"), job)
+
+
+def _version(arguments: argparse.Namespace) -> int:
+    from spark_plugin.java import find_java
+
+    def installed(package: str) -> str:
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            return "not installed"
+
+    print(f"flinkish {installed('flinkish')}")
+    print(f"python   {platform.python_version()}")
+    print(f"pyspark  {installed('pyspark')}")
+    print(f"pyarrow  {installed('pyarrow')}")
+    try:
+        java = find_java()
+        print(f"java     {java.version} ({java.path})")
+    except JavaNotFoundError as error:
+        print(f"java     none for Spark: {error.why}; {error.do}")
+    return 0
+
+
+# ---- helpers ------------------------------------------------------------------------------------------
+
+
+def _split_setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise InvalidJobError(f"could not use -D {text}", why="it is no KEY=VALUE")
+    return key.strip(), value.strip()
+
+
+def find_job(name: str) -> str:
+    """A job that comes with flinkish: installed as ``flinkish.jobs``, in a checkout ``jobs/``."""
+    package = Path(__file__).resolve().parent
+    for folder in (package / "jobs", package.parent / "jobs"):
+        if (folder / name).is_file():
+            return str(folder / name)
+    raise InvalidJobError(
+        f"could not find the job {name}", where=str(package / "jobs"), do="install flinkish again"
+    )
+
+
+def run_script(script: str, arguments: Sequence[str]) -> int:
+    """Run a Python file as ``__main__``, then end the Spark that it has started.
+
+    Returns:
+        The exit code: of ``sys.exit``, 1 after an exception (its traceback is printed without the
+        frames of this command), 0 otherwise.
+    Raises:
+        FlinkishError: the script ended with it.
+    """
+    path = Path(script)
+    if not path.is_file():
+        raise InvalidJobError(f"could not run {script}", why="there is no such file")
+    module = types.ModuleType("__main__")
+    module.__file__ = str(path.resolve())
+    code = compile(path.read_bytes(), module.__file__, "exec")
+    previous = sys.modules["__main__"], sys.argv, sys.path[:]
+    sys.modules["__main__"] = module
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        return _exit_code(lambda: exec(code, module.__dict__))
+    finally:
+        sys.modules["__main__"], sys.argv, sys.path[:] = previous
+        if "pyspark" in sys.modules:
+            from spark_plugin.session import shut_down
+
+            shut_down()
+
+
+def _exit_code(body: Callable[[], None]) -> int:
+    try:
+        body()
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except FlinkishError:
+        raise
+    except Exception as error:
+        own = error.__traceback__
+        while own is not None and own.tb_frame.f_code.co_filename == __file__:
+            own = own.tb_next
+        traceback.print_exception(type(error), error, own)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

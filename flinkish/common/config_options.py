@@ -1,0 +1,247 @@
+"""ConfigOption: the key, type, default and meaning of one setting.
+
+An option reads its value from text (a file, ``--conf``) and from Python values alike.  Durations
+read as int milliseconds, memory sizes as int bytes.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Callable, Generic, Mapping, Optional, TypeVar
+
+from flinkish.common.time import Duration, Time, to_milliseconds
+from flinkish.errors import ConfigurationError, InvalidJobError
+
+T = TypeVar("T")
+
+__all__ = ["ConfigOption", "ConfigOptions", "parse_memory_size"]
+
+_BYTES = {
+    "": 1,
+    "b": 1,
+    "bytes": 1,
+    "k": 1 << 10,
+    "kb": 1 << 10,
+    "kibibytes": 1 << 10,
+    "m": 1 << 20,
+    "mb": 1 << 20,
+    "mebibytes": 1 << 20,
+    "g": 1 << 30,
+    "gb": 1 << 30,
+    "gibibytes": 1 << 30,
+    "t": 1 << 40,
+    "tb": 1 << 40,
+    "tebibytes": 1 << 40,
+}
+_MEMORY = re.compile(r"\s*(\d+)\s*([A-Za-z]*)\s*")
+
+
+def parse_memory_size(value: Any) -> int:
+    """Bytes of Flink's form of a memory size; units are powers of 1024.
+
+    >>> parse_memory_size("2 mb")
+    2097152
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if hasattr(value, "get_bytes"):  # MemorySize
+        return value.get_bytes()
+    match = _MEMORY.fullmatch(str(value))
+    unit = _BYTES.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise ValueError(f'{value!r} is not a memory size such as "64 kb" or "1 mb"')
+    return int(match[1]) * unit
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    if text not in ("true", "false"):
+        raise ValueError(f'{value!r} is neither "true" nor "false"')
+    return text == "true"
+
+
+def _integer(value: Any) -> int:
+    return int(str(value).strip()) if isinstance(value, str) else value.__index__()
+
+
+def parse_list(value: Any, separator: str = ";") -> list[str]:
+    """A list from a list, or from text: ``a;b``, ``[a, b]`` or Flink's YAML form."""
+    if isinstance(value, (list, tuple)):
+        return [str(item) for item in value]
+    text = str(value).strip()
+    if text.startswith("[") and text.endswith("]"):
+        text, separator = text[1:-1], ","
+    return [part.strip().strip("'\"") for part in text.split(separator) if part.strip()]
+
+
+def parse_map(value: Any) -> dict[str, str]:
+    """A dict from a mapping, or from text: ``a:1,b:2``."""
+    if isinstance(value, Mapping):
+        return {str(key): str(item) for key, item in value.items()}
+    pairs = (part.partition(":") for part in str(value).strip().strip("{}").split(",") if part.strip())
+    return {key.strip(): item.strip() for key, _, item in pairs}
+
+
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "boolean": _boolean,
+    "int": _integer,
+    "long": _integer,
+    "float": float,
+    "double": float,
+    "string": str,
+    "duration": to_milliseconds,
+    "memory": parse_memory_size,
+    "list": parse_list,
+    "map": parse_map,
+}
+
+
+def to_text(value: Any) -> str:
+    """How a value stands in a configuration file."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (Time, Duration, timedelta)):
+        return f"{to_milliseconds(value)} ms"
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, (list, tuple)):
+        return ";".join(map(to_text, value))
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}:{to_text(item)}" for key, item in value.items())
+    if hasattr(value, "get_bytes"):
+        return f"{value.get_bytes()} b"
+    return str(value)
+
+
+@dataclass(frozen=True)
+class ConfigOption(Generic[T]):
+    """One setting.
+
+    ``kind``: boolean, int, long, float, double, string, duration (ms), memory (bytes), list, map.
+    ``choices``: allowed values, of a string.  ``minimum``: smallest allowed number.
+    """
+
+    key: str
+    kind: str = "string"
+    default: Optional[T] = None
+    description: str = ""
+    choices: tuple[str, ...] = ()
+    minimum: Optional[int] = None
+
+    def default_value(self) -> Optional[T]:
+        return self.default
+
+    def has_default_value(self) -> bool:
+        return self.default is not None
+
+    def with_description(self, description: str) -> "ConfigOption[T]":
+        return replace(self, description=description)
+
+    def parse(self, value: Any) -> T:
+        """The typed value of ``value``, which is text or already typed.
+
+        Raises:
+            ConfigurationError: it cannot be one, or is outside of what is allowed.
+        """
+        try:
+            parsed = _PARSERS[self.kind](value)
+        except (ValueError, TypeError, AttributeError, InvalidJobError) as error:
+            raise ConfigurationError(
+                f'option "{self.key}" cannot be {value!r}',
+                why=getattr(error, "why", "") or str(error),
+                do=f"give a value of type {self.kind}"
+                + (f", for example {self.default_text()}" if self.default is not None else ""),
+            ) from error
+        if self.choices and parsed not in self.choices:
+            raise ConfigurationError(
+                f'option "{self.key}" cannot be {value!r}', do=f"choose one of {', '.join(self.choices)}"
+            )
+        if self.minimum is not None and parsed < self.minimum:
+            raise ConfigurationError(
+                f'option "{self.key}" cannot be {value!r}', why=f"the smallest value is {self.minimum}"
+            )
+        return parsed
+
+    def read(self, mapping: Mapping[str, Any]) -> T:
+        """Value in ``mapping`` (keys as text), or the default."""
+        value = mapping.get(self.key)
+        return self.default if value is None else self.parse(value)  # type: ignore[return-value]
+
+    def default_text(self) -> str:
+        """The default as it stands in a configuration file; empty when there is none."""
+        if self.default is None:
+            return ""
+        if self.kind == "duration":
+            return f"{self.default} ms"
+        if self.kind == "memory":
+            size: int = self.default  # type: ignore[assignment]
+            for unit, factor in (("gb", 1 << 30), ("mb", 1 << 20), ("kb", 1 << 10)):
+                if size and size % factor == 0:
+                    return f"{size // factor} {unit}"
+            return f"{size} b"
+        return to_text(self.default)
+
+
+class ConfigOptions:
+    """Starts the definition of an option: ``ConfigOptions.key("k").int_type().default_value(3)``."""
+
+    def __init__(self, key: str):
+        self._key = key
+
+    @staticmethod
+    def key(key: str) -> "ConfigOptions.OptionBuilder":
+        return ConfigOptions.OptionBuilder(key)
+
+    class OptionBuilder:
+        def __init__(self, key: str):
+            self._key = key
+
+        def _typed(self, kind: str) -> "ConfigOptions.TypedConfigOptionBuilder":
+            return ConfigOptions.TypedConfigOptionBuilder(self._key, kind)
+
+        def boolean_type(self):
+            return self._typed("boolean")
+
+        def int_type(self):
+            return self._typed("int")
+
+        def long_type(self):
+            return self._typed("long")
+
+        def float_type(self):
+            return self._typed("float")
+
+        def double_type(self):
+            return self._typed("double")
+
+        def string_type(self):
+            return self._typed("string")
+
+        def duration_type(self):
+            return self._typed("duration")
+
+        def memory_type(self):
+            return self._typed("memory")
+
+        def map_type(self):
+            return self._typed("map")
+
+    class TypedConfigOptionBuilder:
+        def __init__(self, key: str, kind: str):
+            self._key, self._kind = key, kind
+
+        def as_list(self) -> "ConfigOptions.TypedConfigOptionBuilder":
+            self._kind = "list"
+            return self
+
+        def default_value(self, value: Any) -> ConfigOption:
+            option: ConfigOption = ConfigOption(self._key, self._kind)
+            return replace(option, default=option.parse(value))
+
+        def no_default_value(self) -> ConfigOption:
+            return ConfigOption(self._key, self._kind)

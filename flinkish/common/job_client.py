@@ -1,0 +1,115 @@
+"""JobClient: watch, wait for and cancel a job that was submitted."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Protocol
+
+from flinkish.common.completable_future import CompletableFuture
+from flinkish.common.job_execution_result import JobExecutionResult
+from flinkish.common.job_id import JobID
+from flinkish.common.job_status import JobStatus
+from flinkish.common.time import TimeLike, to_milliseconds
+from flinkish.errors import InvalidJobError
+
+__all__ = ["JobClient", "JobHandle"]
+
+
+class JobHandle(Protocol):
+    """What a JobManager offers for one job.  Any thread may call these."""
+
+    @property
+    def job_id(self) -> str: ...
+
+    def status(self) -> JobStatus: ...
+
+    def cancel(self) -> None:
+        """Ask for the end of the job and return at once; a job that is over stays as it is."""
+
+    def wait(self, timeout_s: Optional[float] = None) -> JobExecutionResult:
+        """Wait until the job is over.
+
+        Raises:
+            TimeoutError: it still runs after ``timeout_s``.
+            JobCancelledError: it was cancelled.
+            FlinkishError: why it failed."""
+
+    def metrics(self) -> dict:
+        """The newest figures: subtask to metric name to value."""
+
+
+class JobClient:
+    """PyFlink's methods return futures; `wait`, `status` and `get_metrics` are the direct way."""
+
+    def __init__(self, handle: JobHandle):
+        self._handle = handle
+        self._result: Optional[CompletableFuture[JobExecutionResult]] = None
+
+    @property
+    def job_id(self) -> str:
+        return self._handle.job_id
+
+    @property
+    def status(self) -> JobStatus:
+        return self._handle.status()
+
+    def wait(self, timeout: Optional[TimeLike] = None) -> JobExecutionResult:
+        """Wait until the job is over and return its result.
+
+        Args:
+            timeout: longest wait; None waits for ever.
+        Raises:
+            TimeoutError: the job still runs.
+            JobCancelledError: it was cancelled.
+            UserFunctionError: user code raised.
+            FlinkishError: any other failure.
+        """
+        return self._handle.wait(None if timeout is None else to_milliseconds(timeout) / 1_000)
+
+    def get_metrics(self) -> dict:
+        return self._handle.metrics()
+
+    def get_job_id(self) -> JobID:
+        return JobID(self._handle.job_id)
+
+    def get_job_status(self) -> CompletableFuture[JobStatus]:
+        return CompletableFuture.completed(self._handle.status())
+
+    def cancel(self) -> CompletableFuture[None]:
+        """Cancel the job; the future is done when it is over, however it ended."""
+        self._handle.cancel()
+        return CompletableFuture.run_async(self._wait_over, "flinkish-cancel")
+
+    def _wait_over(self) -> None:
+        try:
+            self._handle.wait(None)
+        except Exception:
+            if not self._handle.status().is_terminal_state():
+                raise
+
+    def get_job_execution_result(self) -> CompletableFuture[JobExecutionResult]:
+        if self._result is None:
+            self._result = CompletableFuture.run_async(lambda: self._handle.wait(None), "flinkish-result")
+        return self._result
+
+    def get_accumulators(self) -> CompletableFuture[dict[str, Any]]:
+        """Accumulators of a job that is over."""
+        return CompletableFuture.run_async(
+            lambda: self._handle.wait(None).get_all_accumulator_results(), "flinkish-accumulators"
+        )
+
+    def trigger_savepoint(self, savepoint_directory: Optional[str] = None) -> CompletableFuture[str]:
+        raise _no_savepoints("trigger a savepoint")
+
+    def stop_with_savepoint(
+        self, advance_to_end_of_event_time: bool, savepoint_directory: Optional[str] = None
+    ) -> CompletableFuture[str]:
+        raise _no_savepoints("stop with a savepoint")
+
+    def __repr__(self) -> str:
+        return f"JobClient(job_id={self.job_id!r}, status={self.status.name})"
+
+
+def _no_savepoints(what: str) -> InvalidJobError:
+    return InvalidJobError(
+        f"could not {what}", why="this version takes no snapshots of state", do="use cancel()"
+    )

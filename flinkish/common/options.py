@@ -1,0 +1,401 @@
+"""Every setting of flinkish in one table: key, type, default, and why.
+
+``conf/flinkish-conf.yaml`` is written from this table (``python -m flinkish.common.options``), and
+a test keeps them equal.  Durations read as int milliseconds, memory sizes as int bytes.
+Read one from any mapping with `read`::
+
+    read({"heartbeat.timeout": "5 s"}, HEARTBEAT_TIMEOUT)  # 5000
+"""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, TypeVar
+
+from flinkish.common.config_options import ConfigOption
+
+T = TypeVar("T")
+
+ALL_OPTIONS: dict[str, ConfigOption] = {}
+
+
+def _option(key: str, kind: str, default: Any, description: str, **limits: Any) -> ConfigOption:
+    option: ConfigOption = ConfigOption(key, kind, default, description, **limits)
+    assert key not in ALL_OPTIONS, key
+    ALL_OPTIONS[key] = option
+    return option
+
+
+def read(mapping: Mapping[str, Any], option: "ConfigOption[T]") -> T:
+    """Typed value of ``option`` in ``mapping`` (text or typed values), or its default."""
+    return option.read(mapping)
+
+
+# ---- the job ------------------------------------------------------------------------------------
+
+PARALLELISM_DEFAULT = _option(
+    "parallelism.default", "int", 1, "Subtasks of an operator that sets no parallelism.", minimum=1
+)
+PIPELINE_NAME = _option("pipeline.name", "string", None, "Name of a job that `execute` gives none.")
+PIPELINE_MAX_PARALLELISM = _option(
+    "pipeline.max-parallelism",
+    "int",
+    -1,
+    "Number of key groups, the most subtasks a keyed operator can ever have. "
+    "-1: derived from the parallelism as in Flink, at least 128.",
+    minimum=-1,
+)
+PIPELINE_OBJECT_REUSE = _option(
+    "pipeline.object-reuse",
+    "boolean",
+    False,
+    "Hand emitted mutable values on without a copy. Faster, and wrong when a function changes a "
+    "value after it has emitted it.",
+)
+PIPELINE_AUTO_WATERMARK_INTERVAL = _option(
+    "pipeline.auto-watermark-interval",
+    "duration",
+    200,
+    "How often sources and timestamp assigners emit their watermark. 0: never periodically.",
+    minimum=0,
+)
+PIPELINE_OPERATOR_CHAINING = _option(
+    "pipeline.operator-chaining.enabled",
+    "boolean",
+    True,
+    "Run neighbouring operators in one loop where nothing is repartitioned between them.",
+)
+PIPELINE_CHAINING_DIFFERENT_MAX_PARALLELISM = _option(
+    "pipeline.operator-chaining.chain-operators-with-different-max-parallelism",
+    "boolean",
+    True,
+    "Chain operators also where their max parallelism differs.",
+)
+PIPELINE_AUTO_GENERATE_UIDS = _option(
+    "pipeline.auto-generate-uids",
+    "boolean",
+    True,
+    "Derive the id of an operator from its place in the graph when it has no uid. "
+    "false: refuse operators without uid, so that state always finds its way back.",
+)
+PIPELINE_GLOBAL_JOB_PARAMETERS = _option(
+    "pipeline.global-job-parameters", "map", None, "key:value pairs that functions see in `open`."
+)
+PIPELINE_CLOSURE_CLEANER = _option(
+    "pipeline.closure-cleaner.enabled",
+    "boolean",
+    True,
+    "Kept for PyFlink programs; Python closures carry only what they name, so nothing is cleaned.",
+)
+EXECUTION_RUNTIME_MODE = _option(
+    "execution.runtime-mode",
+    "string",
+    "STREAMING",
+    "Only STREAMING runs; it handles bounded input too.",
+    choices=("STREAMING", "BATCH", "AUTOMATIC"),
+)
+EXECUTION_BUFFER_TIMEOUT = _option(
+    "execution.buffer-timeout",
+    "duration",
+    100,
+    "Longest time a record waits in an open batch while its task is busy; an idle task sends at "
+    "once. -1: only full batches are sent.",
+    minimum=-1,
+)
+EXECUTION_TARGET = _option(
+    "execution.target",
+    "string",
+    "spark-application",
+    "Where slots run: a Spark stage of this job (spark-application), slots of a session that stay "
+    "up (spark-session), or local processes without a JVM (mini-cluster).",
+    choices=("spark-application", "spark-session", "mini-cluster"),
+)
+FUSED_CHAINS = _option(
+    "flinkish.fused-chains",
+    "boolean",
+    True,
+    "Compile each operator chain into one Python loop. false: interpret it, to find an error in "
+    "flinkish itself.",
+)
+
+# ---- slots and the cluster ----------------------------------------------------------------------
+
+LAUNCH_MODE = _option(
+    "flinkish.launch-mode",
+    "string",
+    "barrier",
+    "barrier: all slots are one Spark barrier stage. independent: one Spark job per slot.",
+    choices=("barrier", "independent"),
+)
+SPARK_MASTER = _option(
+    "flinkish.spark.master",
+    "string",
+    None,
+    "Spark master when flinkish makes the session itself. Unset: spark-submit's or local.",
+)
+NUM_TASK_SLOTS = _option(
+    "taskmanager.numberOfTaskSlots",
+    "int",
+    1,
+    "Slot processes that one Spark task supervises. More than one needs spark.task.cpus to match, "
+    "else they share a core.",
+    minimum=1,
+)
+SLOT_REQUEST_TIMEOUT = _option(
+    "slot.request.timeout",
+    "duration",
+    60_000,
+    "How long a job waits for slots that the cluster has but that are busy.",
+    minimum=0,
+)
+HEARTBEAT_INTERVAL = _option(
+    "heartbeat.interval", "duration", 1_000, "How often supervisors and slots report.", minimum=1
+)
+HEARTBEAT_TIMEOUT = _option(
+    "heartbeat.timeout",
+    "duration",
+    10_000,
+    "Silence after which the other side counts as lost; a slot then cancels itself.",
+    minimum=1,
+)
+TASK_CANCELLATION_INTERVAL = _option(
+    "task.cancellation.interval",
+    "duration",
+    1_000,
+    "Time a cancelled task has before user code that hangs is interrupted.",
+    minimum=0,
+)
+TASK_CANCELLATION_TIMEOUT = _option(
+    "task.cancellation.timeout",
+    "duration",
+    10_000,
+    "Time after which the slot of a task that does not end is killed; its stacks are logged. 0: never.",
+    minimum=0,
+)
+
+# ---- records between slots ----------------------------------------------------------------------
+
+MAX_RECORDS_PER_BATCH = _option(
+    "taskmanager.network.max-records-per-batch",
+    "int",
+    1024,
+    "Records of a sealed batch, the unit of credit. Larger is faster and waits longer when busy.",
+    minimum=1,
+)
+CREDITS_PER_CHANNEL = _option(
+    "taskmanager.network.credits-per-channel",
+    "int",
+    4,
+    "Batches that may be under way on one channel before its sender waits.",
+    minimum=1,
+)
+MAX_PENDING_BYTES = _option(
+    "taskmanager.network.max-pending-bytes",
+    "memory",
+    1 << 20,
+    "Bytes a slot keeps for one peer that does not read; above it, it sends that peer nothing.",
+    minimum=1,
+)
+
+# ---- state, checkpoints, restarts ---------------------------------------------------------------
+
+STATE_BACKEND = _option(
+    "state.backend.type",
+    "string",
+    "hashmap",
+    "Where keyed state lives: hashmap (Python objects) or rocksdb (the slot's disk).",
+    choices=("hashmap", "rocksdb"),
+)
+CHECKPOINTING_INTERVAL = _option(
+    "execution.checkpointing.interval",
+    "duration",
+    None,
+    "How often a checkpoint starts. Unset: none.",
+    minimum=1,
+)
+CHECKPOINTING_MODE = _option(
+    "execution.checkpointing.mode",
+    "string",
+    "EXACTLY_ONCE",
+    "Whether barriers are aligned (EXACTLY_ONCE) or records may be seen twice (AT_LEAST_ONCE).",
+    choices=("EXACTLY_ONCE", "AT_LEAST_ONCE"),
+)
+CHECKPOINTING_TIMEOUT = _option(
+    "execution.checkpointing.timeout",
+    "duration",
+    600_000,
+    "Age at which a checkpoint that is not complete is given up.",
+    minimum=1,
+)
+CHECKPOINTING_MIN_PAUSE = _option(
+    "execution.checkpointing.min-pause",
+    "duration",
+    0,
+    "Least time between the end of a checkpoint and the start of the next.",
+    minimum=0,
+)
+CHECKPOINTING_MAX_CONCURRENT = _option(
+    "execution.checkpointing.max-concurrent-checkpoints",
+    "int",
+    1,
+    "Checkpoints that may be under way at once.",
+    minimum=1,
+)
+CHECKPOINTING_TOLERABLE_FAILURES = _option(
+    "execution.checkpointing.tolerable-failed-checkpoints",
+    "int",
+    0,
+    "Failed checkpoints in a row that do not yet fail the job.",
+    minimum=0,
+)
+CHECKPOINTING_RETENTION = _option(
+    "execution.checkpointing.externalized-checkpoint-retention",
+    "string",
+    "NO_EXTERNALIZED_CHECKPOINTS",
+    "What happens to the last checkpoint of a cancelled job.",
+    choices=("NO_EXTERNALIZED_CHECKPOINTS", "RETAIN_ON_CANCELLATION", "DELETE_ON_CANCELLATION"),
+)
+CHECKPOINTING_UNALIGNED = _option(
+    "execution.checkpointing.unaligned.enabled",
+    "boolean",
+    False,
+    "Let barriers overtake records, so that backpressure does not delay checkpoints.",
+)
+CHECKPOINTING_FORCE_UNALIGNED = _option(
+    "execution.checkpointing.unaligned.forced",
+    "boolean",
+    False,
+    "Unaligned also where a custom partitioner's in-flight records cannot be sorted anew.",
+)
+CHECKPOINTING_ALIGNED_TIMEOUT = _option(
+    "execution.checkpointing.aligned-checkpoint-timeout",
+    "duration",
+    0,
+    "Time a barrier waits for alignment before it overtakes. 0: it overtakes at once.",
+    minimum=0,
+)
+CHECKPOINT_STORAGE = _option(
+    "execution.checkpointing.storage",
+    "string",
+    None,
+    "jobmanager: snapshots stay in the driver. filesystem: they go to the checkpoint folder.",
+    choices=("jobmanager", "filesystem"),
+)
+CHECKPOINT_DIRECTORY = _option(
+    "execution.checkpointing.dir", "string", None, "Folder or URL under which checkpoints are kept."
+)
+SAVEPOINT_DIRECTORY = _option(
+    "execution.checkpointing.savepoint-dir", "string", None, "Where savepoints go by default."
+)
+SNAPSHOT_COMPRESSION = _option(
+    "execution.checkpointing.snapshot-compression", "boolean", False, "Compress snapshots."
+)
+ROCKSDB_INCREMENTAL = _option(
+    "execution.checkpointing.incremental",
+    "boolean",
+    True,
+    "Upload only the files that are new since the last checkpoint.",
+)
+ROCKSDB_LOCAL_DIRECTORIES = _option(
+    "state.backend.rocksdb.localdir", "list", None, "Folders of the slot's disk for RocksDB."
+)
+ROCKSDB_PREDEFINED_OPTIONS = _option(
+    "state.backend.rocksdb.predefined-options",
+    "string",
+    "DEFAULT",
+    "A set of RocksDB settings for a kind of disk.",
+    choices=(
+        "DEFAULT",
+        "SPINNING_DISK_OPTIMIZED",
+        "SPINNING_DISK_OPTIMIZED_HIGH_MEM",
+        "FLASH_SSD_OPTIMIZED",
+    ),
+)
+ROCKSDB_TRANSFER_THREADS = _option(
+    "state.backend.rocksdb.checkpoint.transfer.thread.num", "int", 4, "Parallel uploads.", minimum=1
+)
+RESTART_STRATEGY = _option(
+    "restart-strategy.type",
+    "string",
+    None,
+    "What happens after a failure: none, fixed-delay, failure-rate or exponential-delay.",
+    choices=("none", "fixed-delay", "failure-rate", "exponential-delay"),
+)
+RESTART_FIXED_DELAY_ATTEMPTS = _option(
+    "restart-strategy.fixed-delay.attempts", "int", 1, "Restarts before the job fails.", minimum=0
+)
+RESTART_FIXED_DELAY_DELAY = _option(
+    "restart-strategy.fixed-delay.delay", "duration", 1_000, "Pause before a restart.", minimum=0
+)
+RESTART_FAILURE_RATE_MAX = _option(
+    "restart-strategy.failure-rate.max-failures-per-interval",
+    "int",
+    1,
+    "Failures within the interval that do not yet fail the job.",
+    minimum=0,
+)
+RESTART_FAILURE_RATE_INTERVAL = _option(
+    "restart-strategy.failure-rate.failure-rate-interval",
+    "duration",
+    60_000,
+    "Interval in which failures are counted.",
+    minimum=1,
+)
+RESTART_FAILURE_RATE_DELAY = _option(
+    "restart-strategy.failure-rate.delay", "duration", 1_000, "Pause before a restart.", minimum=0
+)
+LATENCY_INTERVAL = _option(
+    "metrics.latency.interval",
+    "duration",
+    0,
+    "How often sources send latency markers. 0: never.",
+    minimum=0,
+)
+
+# ---- Python -------------------------------------------------------------------------------------
+
+PYTHON_FILES = _option(
+    "python.files", "list", None, "Python files and folders that slots need on their path."
+)
+
+
+def conf_file_text() -> str:
+    """Text of ``conf/flinkish-conf.yaml``: each key with type, reason and default."""
+    lines = [
+        "# Every setting of flinkish with its default. Written from flinkish/common/options.py by",
+        "#   python -m flinkish.common.options > conf/flinkish-conf.yaml",
+        "# Used when the environment variable FLINKISH_CONF_DIR names this folder. A commented key has",
+        "# no default. What a program or the command line sets goes before this file.",
+    ]
+    for option in ALL_OPTIONS.values():
+        lines.append("")
+        lines.extend(_wrap(f"{option.description} ({_kind_text(option)})"))
+        if option.has_default_value():
+            lines.append(f"{option.key}: {option.default_text()}")
+        else:
+            lines.append(f"# {option.key}:")
+    return "\n".join(lines) + "\n"
+
+
+def _kind_text(option: ConfigOption) -> str:
+    if option.choices:
+        return " | ".join(option.choices)
+    return {
+        "duration": 'duration: "200 ms", "10 s", "5 min", "1 h"',
+        "memory": 'memory size: "64 kb", "1 mb"',
+        "list": "list: a;b",
+        "map": "map: key:value,key:value",
+    }.get(option.kind, option.kind)
+
+
+def _wrap(text: str, width: int = 98) -> list[str]:
+    lines, line = [], "#"
+    for word in text.split():
+        if len(line) + 1 + len(word) > width:
+            lines.append(line)
+            line = "#"
+        line += " " + word
+    return [*lines, line]
+
+
+if __name__ == "__main__":
+    print(conf_file_text(), end="")

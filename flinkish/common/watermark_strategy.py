@@ -1,0 +1,246 @@
+"""WatermarkStrategy: where event times come from, and how far event time has got.
+
+Source: Flink's ``org.apache.flink.api.common.eventtime`` package.
+"""
+
+from __future__ import annotations
+
+import abc
+import inspect
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Optional, Protocol, Union
+
+from flinkish.common.constants import MIN_LONG_VALUE
+from flinkish.common.time import TimeLike, to_epoch_milliseconds, to_milliseconds
+from flinkish.errors import InvalidJobError
+
+__all__ = [
+    "AscendingTimestampsWatermarks",
+    "BoundedOutOfOrdernessWatermarks",
+    "FieldTimestampAssigner",
+    "NoWatermarksGenerator",
+    "TimestampAssigner",
+    "WatermarkAlignment",
+    "WatermarkGenerator",
+    "WatermarkStrategy",
+]
+
+
+class TimestampAssigner(abc.ABC):
+    """Reads the event time from a record."""
+
+    @abc.abstractmethod
+    def extract_timestamp(self, value: Any, record_timestamp: Optional[int]) -> int:
+        """Event time of ``value``, ms since the epoch (UTC).
+
+        ``record_timestamp`` is the time that the source gave it, or None.  Called for each record."""
+
+
+class FieldTimestampAssigner(TimestampAssigner):
+    """The event time stands in a field (name or position): an int of ms, a datetime or an Instant.
+
+    On columns the field names a column, so batches need not become rows."""
+
+    def __init__(self, field: Union[str, int]):
+        self.field = field
+
+    def extract_timestamp(self, value: Any, record_timestamp: Optional[int]) -> int:
+        field = self.field
+        try:
+            time = value[field]
+        except TypeError:  # neither a dict, a tuple nor a Row: a dataclass or NamedTuple
+            time = getattr(value, field)  # type: ignore[arg-type]
+        return to_epoch_milliseconds(time)
+
+
+class WatermarkOutput(Protocol):
+    """What a generator writes to (``connectors.spi.WatermarkOutput``)."""
+
+    def emit_watermark(self, timestamp_ms: int) -> None: ...
+
+    def mark_idle(self) -> None: ...
+
+    def mark_active(self) -> None: ...
+
+
+class WatermarkGenerator(abc.ABC):
+    """Decides how far event time has got; one per split or subtask, never shared."""
+
+    def on_event(self, event: Any, event_timestamp: int, output: WatermarkOutput) -> None:
+        """Called for each record; may emit a watermark at once."""
+
+    @abc.abstractmethod
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Called every ``pipeline.auto-watermark-interval``, and before the input ends."""
+
+
+class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
+    """Records come at most ``max_out_of_orderness`` after a record with a later time.
+
+    Built-in generators need only the largest time of a batch: `on_batch` replaces one `on_event`
+    per record.
+
+    Source: Flink BoundedOutOfOrdernessWatermarks (the ``- 1`` is theirs).
+    """
+
+    def __init__(self, max_out_of_orderness: TimeLike):
+        self.delay_ms = to_milliseconds(max_out_of_orderness)
+        self.max_timestamp = MIN_LONG_VALUE + self.delay_ms + 1
+
+    def on_event(self, event: Any, event_timestamp: int, output: WatermarkOutput) -> None:
+        if event_timestamp > self.max_timestamp:
+            self.max_timestamp = event_timestamp
+
+    def on_batch(self, max_timestamp: int) -> None:
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        output.emit_watermark(self.max_timestamp - self.delay_ms - 1)
+
+
+class AscendingTimestampsWatermarks(BoundedOutOfOrdernessWatermarks):
+    """Times never go back within a split."""
+
+    def __init__(self):
+        super().__init__(0)
+
+
+class NoWatermarksGenerator(WatermarkGenerator):
+    """Event time does not move until the input ends."""
+
+    def on_batch(self, max_timestamp: int) -> None: ...
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None: ...
+
+
+@dataclass(frozen=True)
+class WatermarkAlignment:
+    """Sources of one group stop reading while they are further ahead than the drift."""
+
+    group: str
+    max_drift_ms: int
+    update_interval_ms: int
+
+
+@dataclass(frozen=True)
+class WatermarkStrategy:
+    """How a stream gets event times and watermarks.  Immutable: each ``with_…`` returns a new one.
+
+    >>> strategy = WatermarkStrategy.for_bounded_out_of_orderness(5_000)
+    >>> strategy = strategy.with_timestamp_assigner(lambda trade: trade["time"])
+    """
+
+    generator_factory: Callable[[], WatermarkGenerator] = NoWatermarksGenerator
+    timestamp_assigner: Optional[Any] = None
+    idle_timeout_ms: Optional[int] = None
+    alignment: Optional[WatermarkAlignment] = None
+
+    # ---- made by --------------------------------------------------------------------------------
+
+    @staticmethod
+    def for_bounded_out_of_orderness(max_out_of_orderness: TimeLike) -> "WatermarkStrategy":
+        """The watermark stays this far behind the latest event time."""
+        delay_ms = to_milliseconds(max_out_of_orderness)
+        if delay_ms < 0:
+            raise InvalidJobError(f"the disorder of a watermark strategy cannot be {delay_ms} ms")
+        return WatermarkStrategy(_BoundedFactory(delay_ms))
+
+    @staticmethod
+    def for_monotonous_timestamps() -> "WatermarkStrategy":
+        return WatermarkStrategy(AscendingTimestampsWatermarks)
+
+    @staticmethod
+    def no_watermarks() -> "WatermarkStrategy":
+        return WatermarkStrategy()
+
+    @staticmethod
+    def for_generator(supplier: Callable[[], WatermarkGenerator]) -> "WatermarkStrategy":
+        """``supplier`` makes a generator for each split: a class or a function without arguments."""
+        if isinstance(supplier, WatermarkGenerator) or not callable(supplier):
+            raise InvalidJobError(
+                "a watermark strategy needs a supplier of generators",
+                why="each split has a generator of its own, so one object cannot be shared",
+                do="give the class, or a function without arguments that returns a new generator",
+            )
+        return WatermarkStrategy(supplier)
+
+    # ---- changed by -----------------------------------------------------------------------------
+
+    def with_timestamp_assigner(
+        self, timestamp_assigner: Union[TimestampAssigner, Callable[..., int], str, int]
+    ) -> "WatermarkStrategy":
+        """Read event times by a ``TimestampAssigner``, by a function of ``(value)`` or ``(value,
+        record_timestamp)``, or from a field (its name or position)."""
+        if isinstance(timestamp_assigner, (str, int)):
+            timestamp_assigner = FieldTimestampAssigner(timestamp_assigner)
+        elif not isinstance(timestamp_assigner, TimestampAssigner) and not callable(timestamp_assigner):
+            raise InvalidJobError(
+                f"{timestamp_assigner!r} cannot assign timestamps",
+                do="give a TimestampAssigner, a function (value) -> ms or a field name",
+            )
+        return replace(self, timestamp_assigner=timestamp_assigner)
+
+    def with_idleness(self, idle_timeout: TimeLike) -> "WatermarkStrategy":
+        """A split without records for this long no longer holds the watermark back."""
+        idle_timeout_ms = to_milliseconds(idle_timeout)
+        if idle_timeout_ms <= 0:
+            raise InvalidJobError(f"the idle timeout must be above 0 ms, not {idle_timeout_ms}")
+        return replace(self, idle_timeout_ms=idle_timeout_ms)
+
+    def with_watermark_alignment(
+        self,
+        watermark_group: str,
+        max_allowed_watermark_drift: TimeLike,
+        update_interval: Optional[TimeLike] = None,
+    ) -> "WatermarkStrategy":
+        interval_ms = 1_000 if update_interval is None else to_milliseconds(update_interval)
+        drift_ms = to_milliseconds(max_allowed_watermark_drift)
+        return replace(self, alignment=WatermarkAlignment(watermark_group, drift_ms, interval_ms))
+
+    # ---- read by the runtime --------------------------------------------------------------------
+
+    def create_watermark_generator(self) -> WatermarkGenerator:
+        return self.generator_factory()
+
+    def timestamp_function(self) -> Optional[tuple[Callable[..., int], bool]]:
+        """``(function, takes_record_timestamp)``, or None when the source's times are kept.
+
+        ``takes_record_timestamp``: call ``function(value, record_timestamp)``, else
+        ``function(value)``."""
+        assigner = self.timestamp_assigner
+        if assigner is None:
+            return None
+        if isinstance(assigner, TimestampAssigner):
+            return assigner.extract_timestamp, True
+        return assigner, _takes_two(assigner)
+
+    @property
+    def timestamp_field(self) -> Union[str, int, None]:
+        """The field that holds the event time, when it is just a field."""
+        assigner = self.timestamp_assigner
+        return assigner.field if isinstance(assigner, FieldTimestampAssigner) else None
+
+
+@dataclass(frozen=True)
+class _BoundedFactory:
+    """A supplier that compares and pickles, unlike a lambda."""
+
+    delay_ms: int
+
+    def __call__(self) -> BoundedOutOfOrdernessWatermarks:
+        return BoundedOutOfOrdernessWatermarks(self.delay_ms)
+
+
+def _takes_two(function: Callable) -> bool:
+    """Whether ``function`` wants a second positional argument that has no default."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some builtins tell nothing; int("…") and operator.itemgetter take one
+        return False
+    required = [
+        p
+        for p in parameters
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+    ]
+    return len(required) >= 2

@@ -1,0 +1,188 @@
+"""Brings the records of a stream back to the driver, for ``DataStream.execute_and_collect``.
+
+A writer sends batches and stops when ``window_batches`` of them have not been taken by the driver:
+a driver that iterates slowly slows the job down instead of filling its memory.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections import deque
+from typing import Any, Callable, Generic, Iterator, Optional, TypeVar
+
+import cloudpickle
+
+from flinkish.connectors.spi import (
+    Sink,
+    SinkCoordinator,
+    SinkCoordinatorContext,
+    SinkWriter,
+    WriterInitContext,
+)
+
+T = TypeVar("T")
+
+_WAIT_S = 0.2  # so that Ctrl-C reaches a main thread that waits
+
+
+class CollectSink(Sink[T]):
+    """Use one object for one job: ``results()`` gives that job's records.
+
+    Args:
+        window_batches: batches of one writer that may be on their way or wait in the driver.
+        batch_records: records that a writer gathers before it sends, unless its input runs dry.
+    """
+
+    def __init__(self, window_batches: int = 8, batch_records: int = 1_024):
+        self.window_batches = window_batches
+        self.batch_records = batch_records
+        self._results: Optional[CollectResults[T]] = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_results": None}  # the driver's end stays in the driver
+
+    def results(self) -> "CollectResults[T]":
+        """The driver's end; may be called before the job starts."""
+        if self._results is None:
+            self._results = CollectResults()
+        return self._results
+
+    def create_writer(self, context: WriterInitContext) -> SinkWriter[T]:
+        return _CollectWriter(context, self.window_batches, self.batch_records)
+
+    def create_coordinator(self, context: SinkCoordinatorContext) -> SinkCoordinator:
+        return _CollectCoordinator(context, self.results())
+
+
+class _CollectWriter(SinkWriter[T]):
+    keeps_values = False  # pickled at once
+
+    def __init__(self, context: WriterInitContext, window_batches: int, batch_records: int):
+        self._context = context
+        self._window_batches = window_batches
+        self._batch_records = batch_records
+        self._pickles: list[bytes] = []
+        self._records = 0
+        self._untaken_batches = 0
+
+    def write(self, value: T, timestamp_ms: Optional[int], watermark_ms: int) -> None:
+        self.write_batch([value], None, watermark_ms)
+
+    def write_batch(self, values: list[T], timestamps_ms: Any, watermark_ms: int) -> None:
+        try:
+            data = pickle.dumps(values, 5)
+        except Exception:  # a local class or a lambda: cloudpickle carries it by value
+            data = cloudpickle.dumps(values, 5)
+        self._pickles.append(data)
+        self._records += len(values)
+        if self._records >= self._batch_records:
+            self._send()
+
+    @property
+    def has_room(self) -> bool:  # type: ignore[override]
+        return self._untaken_batches < self._window_batches
+
+    def _send(self) -> None:
+        if self._pickles:
+            pickles, self._pickles, self._records = self._pickles, [], 0
+            self._untaken_batches += 1
+            self._context.send_to_coordinator(pickles)
+
+    def flush(self, end_of_input: bool) -> None:
+        self._send()
+
+    def handle_coordinator_event(self, payload: Any) -> None:
+        self._untaken_batches -= 1
+
+
+class _CollectCoordinator(SinkCoordinator):
+    def __init__(self, context: SinkCoordinatorContext, results: "CollectResults[Any]"):
+        self._context = context
+        self._results = results
+
+    def handle(self, subtask: int, attempt: int, payload: Any) -> None:
+        self._results._add(payload, lambda: self._context.send_to_writer(subtask, None))
+
+    def close(self, error: Optional[BaseException]) -> None:
+        self._results._end(error)
+
+
+class CollectResults(Generic[T]):
+    """An iterator over the records, in the order of each subtask.
+
+    Iterating waits for the job.  It raises the job's error after the records that came before it.
+    ``close()`` gives up the rest; ``on_close`` (set by ``execute_and_collect``) then cancels the job.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._batches: deque[tuple[list[bytes], Callable[[], None]]] = deque()
+        self._current: Iterator[T] = iter(())
+        self._ended = False
+        self._closed = False
+        self._error: Optional[BaseException] = None
+        self.on_close: Optional[Callable[[], None]] = None
+
+    def _add(self, pickles: list[bytes], taken: Callable[[], None]) -> None:
+        with self._changed:
+            closed = self._closed
+            if not closed:
+                self._batches.append((pickles, taken))
+                self._changed.notify_all()
+        if closed:
+            taken()
+
+    def _end(self, error: Optional[BaseException]) -> None:
+        with self._changed:
+            self._ended, self._error = True, error
+            self._changed.notify_all()
+
+    def fail(self, error: Optional[BaseException]) -> None:
+        """The job ended before its coordinator could say so (it was refused, or lost)."""
+        with self._changed:
+            if not self._ended:
+                self._ended, self._error = True, error
+                self._changed.notify_all()
+
+    def __iter__(self) -> "CollectResults[T]":
+        return self
+
+    def __next__(self) -> T:
+        while True:
+            for value in self._current:
+                return value
+            with self._changed:
+                while not (self._batches or self._ended or self._closed):
+                    self._changed.wait(_WAIT_S)
+                if self._closed:
+                    raise StopIteration
+                if not self._batches:
+                    if self._error is not None:
+                        raise self._error
+                    raise StopIteration
+                pickles, taken = self._batches.popleft()
+            taken()
+            self._current = iter([value for data in pickles for value in pickle.loads(data)])
+
+    def next(self) -> T:
+        """PyFlink's name of ``next(iterator)``."""
+        return self.__next__()
+
+    def close(self) -> None:
+        """No more records are wanted: waiting writers are freed, the job is cancelled."""
+        with self._changed:
+            self._closed = True
+            waiting, self._batches = list(self._batches), deque()
+            on_close = None if self._ended else self.on_close
+            self._changed.notify_all()
+        for _, taken in waiting:
+            taken()
+        if on_close is not None:
+            on_close()
+
+    def __enter__(self) -> "CollectResults[T]":
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self.close()

@@ -1,0 +1,1 @@
+"""Delta tables as sinks.  See ``delta_sink``; needs the extra ``delta``."""

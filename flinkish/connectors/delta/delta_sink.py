@@ -1,0 +1,254 @@
+"""Writes a Delta table: slots write Parquet files, the driver adds them in one transaction.
+
+The transaction carries an application id and a version.  A repeated commit asks the table for the
+version that it has and does nothing: ``deltalake`` itself would take the same files twice.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any, Iterable, Optional
+
+import pyarrow as pa
+from pyarrow import fs
+
+from flinkish.connectors.files.file_system import absolute_uri, open_file_system
+from flinkish.connectors.files.file_sink import visible_names
+from flinkish.connectors.files.part_writer import ParquetPart, PartFile, as_schema
+from flinkish.connectors.spi import Committer, Sink, SinkWriter, WriterInitContext
+from flinkish.errors import InvalidJobError, ResourceError
+
+_MODES = ("error", "append", "overwrite")
+
+
+@dataclass(frozen=True)
+class DeltaFile:
+    """A complete file that no transaction names yet; ``path`` None: this writer had no records."""
+
+    application_id: str
+    version: int
+    path: Optional[str]
+    size: int
+    rows: int
+    modified_ms: int
+
+
+class DeltaSink(Sink[Any]):
+    """Records as a Delta table.
+
+    Args:
+        path: folder of the table, local or a URI that ``deltalake`` and ``pyarrow.fs`` know.
+        schema: a ``pyarrow.Schema`` or a dict name -> type.  Delta stores timestamps in microseconds.
+        mode: "error": the table must not exist; "append"; "overwrite": replace its content.
+        storage_options: for ``deltalake`` (keys, region, endpoint).
+    """
+
+    takes_columns = True
+
+    def __init__(
+        self,
+        path: Any,
+        schema: Any,
+        mode: str = "error",
+        storage_options: Optional[dict[str, str]] = None,
+    ):
+        if mode not in _MODES:
+            raise InvalidJobError(
+                f"could not use the mode {mode!r}", why=f"modes are {', '.join(_MODES)}"
+            )
+        _import_deltalake()
+        self.uri = absolute_uri(path)
+        schema = as_schema(schema)
+        self.part_format = ParquetPart(schema, file_schema=_microseconds(schema))
+        self.mode = mode
+        self.storage_options = storage_options
+        self._token = uuid.uuid4().hex[:12]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the table."""
+        return self.part_format.file_schema
+
+    def validate(self) -> None:
+        deltalake = _import_deltalake()
+        if deltalake.DeltaTable.is_deltatable(self.uri, self.storage_options):
+            if self.mode == "error":
+                raise InvalidJobError(
+                    f"could not write to {self.uri}",
+                    why="there is a Delta table already",
+                    do='name another folder, or use mode="append" or "overwrite"',
+                )
+            return
+        system, path = open_file_system(self.uri)
+        found = visible_names(system, path)
+        if found:
+            raise InvalidJobError(
+                f"could not write to {self.uri}",
+                why=f"the folder is no Delta table and holds {found[0]}",
+                do="name an empty folder or a Delta table",
+            )
+
+    def create_writer(self, context: WriterInitContext) -> SinkWriter[Any]:
+        return _DeltaWriter(self, context)
+
+    def create_committer(self) -> Committer:
+        return _DeltaCommitter(self)
+
+
+class _DeltaWriter(SinkWriter[Any]):
+    """Files get their final names at once: a reader sees only what a transaction names."""
+
+    def __init__(self, sink: DeltaSink, context: WriterInitContext):
+        self._format = sink.part_format
+        self._system, self._folder = open_file_system(sink.uri)
+        self._application_id = f"flinkish-{context.job_id()}-{context.operator_id()}"
+        self._stem = (
+            f"part-{sink._token}-{context.index_of_subtask():05d}-{context.attempt_number()}"
+        )
+        self._commits = 0
+        self._name = ""
+        self._stream: Any = None
+        self._file: Optional[PartFile] = None
+
+    def _open(self) -> PartFile:
+        self._name = f"{self._stem}-{self._commits:05d}{self._format.suffix}"
+        self._system.create_dir(self._folder, recursive=True)
+        self._stream = self._system.open_output_stream(f"{self._folder}/{self._name}")
+        self._file = self._format.open(self._stream)
+        return self._file
+
+    def write(self, value: Any, timestamp_ms: Optional[int], watermark_ms: int) -> None:
+        (self._file or self._open()).write_rows([value])
+
+    def write_batch(self, values: list[Any], timestamps_ms: Any, watermark_ms: int) -> None:
+        if values:
+            (self._file or self._open()).write_rows(values)
+
+    def write_columns(self, columns: Any, timestamps_ms: Any, watermark_ms: int) -> None:
+        if columns.num_rows:
+            (self._file or self._open()).write_columns(columns)
+
+    def prepare_commit(self) -> list[Any]:
+        version, self._commits = self._commits, self._commits + 1
+        if self._file is None:
+            return [DeltaFile(self._application_id, version, None, 0, 0, 0)]
+        self._file.close()
+        self._stream.close()
+        rows = self._file.rows
+        self._file = self._stream = None
+        info = self._system.get_file_info(f"{self._folder}/{self._name}")
+        modified_ms = int(info.mtime.timestamp() * 1_000) if info.mtime else 0
+        return [
+            DeltaFile(self._application_id, version, self._name, info.size, rows, modified_ms)
+        ]
+
+    def snapshot_state(self, checkpoint_id: int) -> list[Any]:
+        return [self._commits]
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._file = None
+            self._stream.close()
+            self._stream = None
+            path = f"{self._folder}/{self._name}"
+            if self._system.get_file_info(path).type == fs.FileType.File:  # abort may have come first
+                self._system.delete_file(path)
+
+
+class _DeltaCommitter(Committer):
+    def __init__(self, sink: DeltaSink):
+        self._sink = sink
+
+    def commit(self, committables: Iterable[DeltaFile]) -> None:
+        by_version: dict[tuple[str, int], list[DeltaFile]] = {}
+        for file in committables:
+            by_version.setdefault((file.application_id, file.version), []).append(file)
+        if not by_version:
+            by_version[f"flinkish-{self._sink._token}", 0] = []
+        for (application_id, version), files in sorted(by_version.items()):
+            self._commit(application_id, version, [file for file in files if file.path])
+
+    def _commit(self, application_id: str, version: int, files: list[DeltaFile]) -> None:
+        from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+        from deltalake.transaction import AddAction, create_table_with_add_actions
+
+        sink = self._sink
+        actions = [
+            AddAction(
+                path=str(file.path),
+                size=file.size,
+                partition_values={},
+                modification_time=file.modified_ms or int(time.time() * 1_000),
+                data_change=True,
+                stats=json.dumps({"numRecords": file.rows}),
+            )
+            for file in files
+        ]
+        properties = CommitProperties(app_transactions=[Transaction(application_id, version)])
+        if not DeltaTable.is_deltatable(sink.uri, sink.storage_options):
+            system, path = open_file_system(sink.uri)
+            system.create_dir(path, recursive=True)
+            create_table_with_add_actions(
+                sink.uri,
+                Schema.from_arrow(sink.schema),
+                actions,
+                mode="error",
+                storage_options=sink.storage_options,
+                commit_properties=properties,
+            )
+            return
+        table = DeltaTable(sink.uri, storage_options=sink.storage_options)
+        known = table.transaction_version(application_id)
+        if known is not None and known >= version:
+            return  # this transaction is in the table already
+        # Only the first transaction of a job replaces what was there before it.
+        mode = "overwrite" if sink.mode == "overwrite" and known is None else "append"
+        if actions or mode == "overwrite":
+            table.create_write_transaction(
+                actions, mode, Schema.from_arrow(sink.schema), commit_properties=properties
+            )
+
+    def abort(self, committables: Iterable[DeltaFile]) -> None:
+        """Removes the files that this job wrote, also those of slots that were killed."""
+        system, folder = open_file_system(self._sink.uri)
+        selector = fs.FileSelector(folder, allow_not_found=True)
+        committed = self._committed_names()
+        for info in system.get_file_info(selector):
+            name = info.base_name
+            if name.startswith(f"part-{self._sink._token}-") and name not in committed:
+                system.delete_file(info.path)
+
+    def _committed_names(self) -> frozenset[str]:
+        from deltalake import DeltaTable
+
+        sink = self._sink
+        if not DeltaTable.is_deltatable(sink.uri, sink.storage_options):
+            return frozenset()
+        table = DeltaTable(sink.uri, storage_options=sink.storage_options)
+        return frozenset(uri.rsplit("/", 1)[-1] for uri in table.file_uris())
+
+
+def _import_deltalake() -> Any:
+    try:
+        import deltalake
+    except ImportError as error:
+        raise ResourceError(
+            "could not write a Delta table",
+            why=f"the package deltalake is missing: {error}",
+            do="pip install 'flinkish[delta]'",
+        ) from error
+    return deltalake
+
+
+def _microseconds(schema: pa.Schema) -> pa.Schema:
+    return pa.schema(
+        [
+            field.with_type(pa.timestamp("us", tz=field.type.tz))
+            if pa.types.is_timestamp(field.type)
+            else field
+            for field in schema
+        ]
+    )

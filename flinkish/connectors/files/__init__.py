@@ -1,0 +1,1 @@
+"""Files as sources and sinks.  See ``file_source`` and ``file_sink``."""

@@ -1,0 +1,228 @@
+"""Writes part files into a folder and publishes them when the job has succeeded.
+
+A writer writes hidden files (``.part-...``).  The committer renames them at the end; a job that
+fails or is cancelled leaves the folder as it was.  An empty result is a folder with one file that has
+no rows.
+
+    ParquetSink("out/windows", schema)
+    FileSink.for_row_format("out/lines", str).build()                            # PyFlink's form
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from dataclasses import dataclass
+from typing import Any, Iterable, Optional
+
+from pyarrow import fs
+
+from flinkish.connectors.files.file_system import absolute_uri, open_file_system
+from flinkish.connectors.files.part_writer import ParquetPart, PartFile, PartFormat, TextPart
+from flinkish.connectors.spi import Committer, Sink, SinkWriter, WriterInitContext
+from flinkish.errors import InvalidJobError
+
+
+@dataclass(frozen=True)
+class PendingFile:
+    """A complete hidden file that waits for its name.  ``name`` None: this writer had no records."""
+
+    job_id: str
+    hidden_name: Optional[str]
+    name: Optional[str]
+    rows: int
+
+
+class FileSink(Sink[Any]):
+    """Records as part files.
+
+    Args:
+        path: the folder; local or a URI of ``pyarrow.fs``.  All slots must reach it.
+        part_format: ``ParquetPart`` or ``TextPart``.
+        overwrite: replace what the folder holds, when the job succeeds.  Only files named ``part-*``
+            or ``*.parquet`` directly in the folder are ever removed.
+    Raises:
+        InvalidJobError: at the start of the job, when the folder holds something already and
+            ``overwrite`` is off.
+    """
+
+    def __init__(self, path: Any, part_format: PartFormat, overwrite: bool = False):
+        self.uri = absolute_uri(path)
+        self.part_format = part_format
+        self.overwrite = overwrite
+        self.takes_columns = part_format.takes_columns
+        # Marks this sink's hidden files, so that abort finds those of a killed slot too.
+        self._token = uuid.uuid4().hex[:12]
+
+    @staticmethod
+    def for_row_format(base_path: Any, encoder: Any = None) -> "FileSinkBuilder":
+        return FileSinkBuilder(base_path, TextPart(encoder))
+
+    @staticmethod
+    def for_bulk_format(base_path: Any, writer_factory: Any) -> "FileSinkBuilder":
+        if not isinstance(writer_factory, PartFormat):
+            raise InvalidJobError(
+                "could not make the file sink",
+                why=f"a {type(writer_factory).__name__} is no bulk format",
+                do="give flinkish.connectors.files.part_writer.ParquetPart(schema)",
+            )
+        return FileSinkBuilder(base_path, writer_factory)
+
+    def validate(self) -> None:
+        system, path = open_file_system(self.uri)
+        if system.get_file_info(path).type == fs.FileType.File:
+            raise InvalidJobError(
+                f"could not write to {self.uri}", why="it is a file", do="name a folder"
+            )
+        found = visible_names(system, path)
+        if found and not self.overwrite:
+            raise InvalidJobError(
+                f"could not write to {self.uri}",
+                why=f"the folder is not empty: it holds {found[0]}"
+                + (f" and {len(found) - 1} more" if len(found) > 1 else ""),
+                do="name another folder, or set overwrite",
+            )
+        system.create_dir(path, recursive=True)
+
+    def create_writer(self, context: WriterInitContext) -> SinkWriter[Any]:
+        return _FileWriter(self, context)
+
+    def create_committer(self) -> Committer:
+        return _FileCommitter(self)
+
+
+class ParquetSink(FileSink):
+    """Records as Parquet files with ``schema`` (a ``pyarrow.Schema`` or a dict name -> type).
+
+    Takes tuples, NamedTuples, Rows, dicts, dataclasses and column batches.
+    """
+
+    def __init__(
+        self,
+        path: Any,
+        schema: Any,
+        overwrite: bool = False,
+        compression: str = "snappy",
+        **options: Any,
+    ):
+        super().__init__(path, ParquetPart(schema, compression, **options), overwrite)
+
+
+class FileSinkBuilder:
+    """PyFlink's way to make a ``FileSink``."""
+
+    def __init__(self, base_path: Any, part_format: PartFormat):
+        self._base_path, self._format = base_path, part_format
+        self._overwrite = False
+
+    def overwrite(self, overwrite: bool = True) -> "FileSinkBuilder":
+        self._overwrite = overwrite
+        return self
+
+    def build(self) -> FileSink:
+        return FileSink(self._base_path, self._format, self._overwrite)
+
+
+class _FileWriter(SinkWriter[Any]):
+    def __init__(self, sink: FileSink, context: WriterInitContext):
+        self._format = sink.part_format
+        self._system, self._folder = open_file_system(sink.uri)
+        self._job_id = context.job_id()
+        self._stem = f"part-{self._job_id[:8]}-{context.index_of_subtask():05d}"
+        self._hidden = f".{self._stem}-{context.attempt_number()}"
+        self._token = sink._token
+        self._parts = 0
+        self._name = ""
+        self._stream: Any = None
+        self._file: Optional[PartFile] = None
+        # Rows are kept until there are enough for a batch of columns; a line is written at once.
+        self.keeps_values = self._format.takes_columns
+
+    def _open(self) -> PartFile:
+        self._name = f"{self._hidden}-{self._parts:05d}.{self._token}.inprogress"
+        self._system.create_dir(self._folder, recursive=True)
+        self._stream = self._system.open_output_stream(f"{self._folder}/{self._name}")
+        self._file = self._format.open(self._stream)
+        return self._file
+
+    def write(self, value: Any, timestamp_ms: Optional[int], watermark_ms: int) -> None:
+        (self._file or self._open()).write_rows([value])
+
+    def write_batch(self, values: list[Any], timestamps_ms: Any, watermark_ms: int) -> None:
+        if values:
+            (self._file or self._open()).write_rows(values)
+
+    def write_columns(self, columns: Any, timestamps_ms: Any, watermark_ms: int) -> None:
+        if columns.num_rows:
+            (self._file or self._open()).write_columns(columns)
+
+    def prepare_commit(self) -> list[Any]:
+        """Closes the current file; the next record begins another."""
+        if self._file is None:
+            return [PendingFile(self._job_id, None, None, 0)]
+        self._file.close()
+        self._stream.close()
+        name = f"{self._stem}-{self._parts:05d}{self._format.suffix}"
+        pending = PendingFile(self._job_id, self._name, name, self._file.rows)
+        self._parts += 1
+        self._file = self._stream = None
+        return [pending]
+
+    def close(self) -> None:
+        """An unfinished file is removed; prepared ones are the committer's."""
+        if self._stream is not None:
+            self._file = None
+            self._stream.close()
+            self._stream = None
+            path = f"{self._folder}/{self._name}"
+            if self._system.get_file_info(path).type == fs.FileType.File:  # abort may have come first
+                self._system.delete_file(path)
+
+
+class _FileCommitter(Committer):
+    def __init__(self, sink: FileSink):
+        self._sink = sink
+        self._system, self._folder = open_file_system(sink.uri)
+
+    def commit(self, committables: Iterable[PendingFile]) -> None:
+        pending = list(committables)
+        system, folder = self._system, self._folder
+        system.create_dir(folder, recursive=True)
+        job_id = pending[0].job_id if pending else ""
+        own = f"part-{job_id[:8]}-"
+        if self._sink.overwrite:
+            for name in visible_names(system, folder):
+                if not name.startswith(own) and is_data_file(name):
+                    system.delete_file(f"{folder}/{name}")
+        files = [file for file in pending if file.name is not None]
+        for file in files:
+            self._publish(file)
+        if not files and not any(map(is_data_file, visible_names(system, folder))):
+            suffix = self._sink.part_format.suffix
+            with system.open_output_stream(f"{folder}/{own}empty{suffix}") as stream:
+                self._sink.part_format.open(stream).close()
+
+    def _publish(self, file: PendingFile) -> None:
+        hidden, final = f"{self._folder}/{file.hidden_name}", f"{self._folder}/{file.name}"
+        if self._system.get_file_info(hidden).type == fs.FileType.NotFound:
+            # A repeated commit: it was renamed the first time.
+            assert self._system.get_file_info(final).type == fs.FileType.File, f"{hidden} is lost"
+            return
+        self._system.move(hidden, final)
+
+    def abort(self, committables: Iterable[PendingFile]) -> None:
+        """Removes every hidden file of this sink, also those of slots that were killed."""
+        selector = fs.FileSelector(self._folder, allow_not_found=True)
+        for info in self._system.get_file_info(selector):
+            if info.base_name.endswith(f".{self._sink._token}.inprogress"):
+                self._system.delete_file(info.path)
+
+
+def visible_names(system: fs.FileSystem, folder: str) -> list[str]:
+    """Names in ``folder`` that do not begin with a dot, sorted; none when there is no folder."""
+    infos = system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+    return sorted(info.base_name for info in infos if not info.base_name.startswith("."))
+
+
+def is_data_file(name: str) -> bool:
+    return os.path.basename(name) == name and (name.startswith("part-") or name.endswith(".parquet"))

@@ -1,0 +1,124 @@
+"""Reads files, folders and patterns: lines of text, or Parquet as columns.  Bounded: what is there
+when the job starts.
+
+    FileSource("logs/*.txt")
+    FileSource("rides/", format="parquet", columns=["id", "fare"])
+    FileSource.for_record_stream_format(StreamFormat.text_line_format(), "logs").build()   # PyFlink's
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterable, Sequence, Union
+
+from flinkish.connectors.files.file_system import absolute_uri, find_files
+from flinkish.connectors.files.formats import (
+    BulkFormat,
+    FileFormat,
+    FileSplit,
+    ParquetFormat,
+    StreamFormat,
+    TextLineFormat,
+)
+from flinkish.connectors.spi import (
+    Boundedness,
+    Source,
+    SourceReader,
+    SourceReaderContext,
+    SplitEnumerator,
+    SplitEnumeratorContext,
+)
+from flinkish.connectors.split_assignment import OnDemandSplitEnumerator
+from flinkish.errors import InvalidJobError
+
+_FORMATS: dict[str, Callable[..., FileFormat]] = {"text": TextLineFormat, "parquet": ParquetFormat}
+
+
+class FileSource(Source[Any, FileSplit]):
+    """Files as a stream.
+
+    Args:
+        paths: one or several; local (relative to the driver's folder) or a URI of ``pyarrow.fs``.
+            Slots must reach the same files.
+        format: "text", "parquet" or a ``FileFormat``.
+        options: of the format (``charset_name``, ``split_bytes``; ``columns``, ``timestamp_column``).
+    """
+
+    def __init__(
+        self,
+        paths: Union[str, Any, Iterable[Any]],
+        format: Union[str, FileFormat] = "text",
+        **options: Any,
+    ):
+        if isinstance(paths, (str, bytes)) or hasattr(paths, "__fspath__"):
+            paths = [paths]
+        self.paths = [absolute_uri(path) for path in paths]
+        if not self.paths:
+            raise InvalidJobError("could not make a file source", why="no path was given")
+        if isinstance(format, str):
+            if format not in _FORMATS:
+                raise InvalidJobError(
+                    f'could not use the file format "{format}"',
+                    why=f"known formats are {', '.join(sorted(_FORMATS))}",
+                )
+            self.format: FileFormat = _FORMATS[format](**options)
+        elif options:
+            raise InvalidJobError(
+                f"could not use the option {sorted(options)[0]!r}",
+                why="the format is an object already",
+                do="give the option to the format's constructor",
+            )
+        else:
+            self.format = format
+        self.gives_columns = self.format.gives_columns
+
+    @staticmethod
+    def for_record_stream_format(stream_format: StreamFormat, *paths: Any) -> "FileSourceBuilder":
+        return FileSourceBuilder(stream_format, paths)
+
+    @staticmethod
+    def for_bulk_file_format(bulk_format: BulkFormat, *paths: Any) -> "FileSourceBuilder":
+        return FileSourceBuilder(bulk_format, paths)
+
+    def boundedness(self) -> Boundedness:
+        return Boundedness.BOUNDED
+
+    def create_enumerator(
+        self, context: SplitEnumeratorContext[FileSplit]
+    ) -> SplitEnumerator[FileSplit]:
+        return self.restore_enumerator(context, None)
+
+    def restore_enumerator(
+        self, context: SplitEnumeratorContext[FileSplit], state: Any
+    ) -> SplitEnumerator[FileSplit]:
+        parallelism = context.current_parallelism()
+        return OnDemandSplitEnumerator(
+            context,
+            lambda: self.format.find_splits(find_files(self.paths), parallelism),
+            state,
+        )
+
+    def create_reader(self, context: SourceReaderContext) -> SourceReader[Any, FileSplit]:
+        return self.format.create_reader(context)
+
+
+class FileSourceBuilder:
+    """PyFlink's way to make a ``FileSource``."""
+
+    def __init__(self, file_format: FileFormat, paths: Sequence[Any]):
+        self._format = file_format
+        self._paths = paths
+
+    def process_static_file_set(self) -> "FileSourceBuilder":
+        """Read what is there when the job starts, then end.  The default."""
+        return self
+
+    def monitor_continuously(self, discovery_interval: Any) -> "FileSourceBuilder":
+        raise InvalidJobError(
+            "could not watch the folder for new files",
+            why="FileSource is bounded in this version",
+            do="leave monitor_continuously out, or write a Source (flinkish.connectors.spi) whose "
+            "enumerator lists the folder by context.call_async(..., period_ms=...)",
+        )
+
+    def build(self) -> FileSource:
+        return FileSource(self._paths, format=self._format)

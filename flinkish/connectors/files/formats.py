@@ -1,0 +1,416 @@
+"""File formats of ``FileSource``: how a file is cut into splits and how a split is read.
+
+``TextLineFormat`` gives a ``str`` per line, ``ParquetFormat`` column batches.
+"""
+
+from __future__ import annotations
+
+import abc
+import codecs
+from dataclasses import dataclass, replace
+from typing import Any, Optional, Sequence
+
+from flinkish.connectors.files.file_system import FoundFile, open_file_system
+from flinkish.connectors.spi import SourceReader, SourceReaderContext, SourceSplit
+from flinkish.connectors.split_assignment import SequentialSplitReader
+from flinkish.errors import InvalidJobError, UserError
+
+_MIN_SPLIT_BYTES = 1024 * 1024
+_MAX_SPLIT_BYTES = 64 * 1024 * 1024
+_BLOCK_BYTES = 128 * 1024
+
+
+@dataclass(frozen=True)
+class FileSplit(SourceSplit):
+    """A part of one file.
+
+    Text: the lines that start at bytes ``start`` to ``end`` (exclusive, -1: the whole file).
+    ``position`` is where a block of lines starts (a line start unless it is ``start``), ``skip`` how
+    many of its lines were given already.
+
+    Parquet: row groups ``start`` to ``end`` (exclusive); ``skip`` rows of them were given.
+    """
+
+    uri: str
+    start: int
+    end: int
+    position: int = 0
+    skip: int = 0
+
+    def split_id(self) -> str:
+        return f"{self.uri}:{self.start}-{self.end}"
+
+
+class FileFormat(abc.ABC):
+    """What ``FileSource`` asks of a format."""
+
+    gives_columns = False
+
+    @abc.abstractmethod
+    def find_splits(self, files: Sequence[FoundFile], parallelism: int) -> list[FileSplit]:
+        """Cut ``files`` into splits.  Runs in the driver on a worker thread; may read footers."""
+
+    @abc.abstractmethod
+    def create_reader(self, context: SourceReaderContext) -> SourceReader[Any, FileSplit]: ...
+
+
+class StreamFormat(FileFormat):
+    """PyFlink's name for formats that read records one after the other."""
+
+    @staticmethod
+    def text_line_format(charset_name: str = "UTF-8") -> "TextLineFormat":
+        return TextLineFormat(charset_name)
+
+
+class BulkFormat(FileFormat):
+    """PyFlink's name for formats that read many records at once."""
+
+
+# ---- text ---------------------------------------------------------------------------------------
+
+_COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+
+
+def _compression(uri: str) -> Optional[str]:
+    return next((name for end, name in _COMPRESSIONS.items() if uri.endswith(end)), None)
+
+
+class TextLineFormat(StreamFormat):
+    r"""One record a line, without its line end (``\n`` or ``\r\n``).
+
+    A line belongs to the split in which it starts.  A last line without a line end counts; an empty
+    file has no lines.  Compressed files (``.gz``, ``.bz2``, ``.zst``, ``.lz4``) are read by one reader
+    each.
+
+    Args:
+        charset_name: an encoding in which the byte 10 is always a line end (UTF-8, Latin-1 ...).
+        split_bytes: size of a split; None: so that each reader gets some, 1 to 64 MB.
+        errors: "strict" fails on bytes outside the charset, "replace" puts U+FFFD.
+    """
+
+    def __init__(
+        self, charset_name: str = "UTF-8", split_bytes: Optional[int] = None, errors: str = "strict"
+    ):
+        try:
+            self.charset = codecs.lookup(charset_name).name
+        except LookupError:
+            raise InvalidJobError(
+                f'could not use the charset "{charset_name}"', do="name one that Python knows"
+            ) from None
+        if "\n".encode(self.charset) != b"\n":
+            raise InvalidJobError(
+                f'could not read lines in the charset "{charset_name}"',
+                why="a line end is more than the one byte 10 there",
+                do="convert the files to UTF-8",
+            )
+        if split_bytes is not None and split_bytes < 1:
+            raise InvalidJobError("could not cut files into splits", why=f"split_bytes={split_bytes}")
+        self.split_bytes = split_bytes
+        self.errors = errors
+
+    def find_splits(self, files: Sequence[FoundFile], parallelism: int) -> list[FileSplit]:
+        size = self.split_bytes
+        if size is None:
+            even_share = -(-sum(file.size for file in files) // parallelism)
+            size = min(max(even_share, _MIN_SPLIT_BYTES), _MAX_SPLIT_BYTES)
+        splits = []
+        for file in files:
+            if _compression(file.uri):
+                splits.append(FileSplit(file.uri, 0, -1))
+                continue
+            for start in range(0, file.size, size):
+                splits.append(FileSplit(file.uri, start, min(start + size, file.size), start))
+        return splits
+
+    def create_reader(self, context: SourceReaderContext) -> SourceReader[str, FileSplit]:
+        return _TextReader(context, self.charset, self.errors)
+
+
+class _TextReader(SequentialSplitReader[str, FileSplit]):
+    """Reads blocks, cut behind their last line end; decoding and cutting into lines run in C over a
+    whole block (measured on lines of 30 bytes: 9.4 M lines/s; with blocks of 1 MB, which leave the
+    core's cache, 3.4 M)."""
+
+    def __init__(self, context: SourceReaderContext, charset: str, errors: str):
+        super().__init__(context)
+        self._charset, self._errors = charset, errors
+        self._file: Any = None
+        self._rest = b""  # bytes that were read behind the last whole line
+        self._offset = 0  # of the block in ``_lines``
+        self._next_offset = 0  # of ``_rest``
+        self._lines: list[str] = []
+        self._next = 0
+        self._at_end = False
+
+    def open_split(self, split: FileSplit) -> None:
+        system, path = open_file_system(split.uri)
+        compression = _compression(split.uri)
+        self._rest, self._lines, self._next, self._at_end = b"", [], 0, False
+        offset = split.position
+        if compression:
+            self._file = system.open_input_stream(path, compression=compression)
+            self._skip_bytes(offset)
+        else:
+            self._file = system.open_input_file(path)
+            if offset == split.start and offset > 0:
+                # The line that reaches over the start is the earlier split's.  It ends at the first
+                # line end from the byte before the start on.
+                offset = self._behind_line_end(offset - 1)
+            else:
+                self._file.seek(offset)
+        self._offset = self._next_offset = offset
+        if split.skip:
+            self._load_block()
+            self._next = split.skip
+
+    def _skip_bytes(self, count: int) -> None:
+        while count > 0:
+            data = self._file.read(min(count, _BLOCK_BYTES))
+            if not data:
+                break
+            count -= len(data)
+
+    def _behind_line_end(self, offset: int) -> int:
+        self._file.seek(offset)
+        while True:
+            data = self._file.read(_BLOCK_BYTES)
+            if not data:
+                return offset
+            end = data.find(b"\n")
+            if end >= 0:
+                self._rest = data[end + 1 :]
+                return offset + end + 1
+            offset += len(data)
+
+    def _load_block(self) -> None:
+        """Put the next lines of the split into ``_lines``; sets ``_at_end`` when there are none."""
+        split_end = self._current.end
+        self._lines, self._next = [], 0
+        self._offset = self._next_offset
+        if self._at_end or 0 <= split_end <= self._offset:
+            self._at_end = True
+            return
+        data, searched = self._rest, 0
+        while True:
+            # ``searched`` keeps a line of many blocks linear.
+            end = data.rfind(b"\n", searched)
+            if end >= 0:
+                break
+            more = self._file.read(_BLOCK_BYTES)
+            if not more:
+                self._at_end = True
+                break
+            searched = len(data)
+            data = data + more
+        if self._at_end:
+            self._rest = b""
+            block = data
+        else:
+            limit = split_end - self._offset if split_end >= 0 else len(data)
+            if end + 1 > limit:
+                # Only lines that start before the end of the split: up to the first line end at or
+                # behind its last byte.
+                end = data.find(b"\n", max(limit - 1, 0))
+            block, self._rest = data[: end + 1], data[end + 1 :]
+        self._next_offset = self._offset + len(block)
+        if block:
+            self._lines = self._cut(block)
+
+    def _cut(self, block: bytes) -> list[str]:
+        try:
+            text = block.decode(self._charset, self._errors)
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"could not read {self._current.uri} as {self._charset}",
+                where=f"byte {self._offset + error.start}",
+                why=error.reason,
+                do='name the right charset, or set errors="replace"',
+            ) from None
+        lines = text.split("\n")
+        if not lines[-1]:
+            lines.pop()  # behind the last line end
+        if "\r" in text:
+            lines = [line[:-1] if line.endswith("\r") else line for line in lines]
+        return lines
+
+    def read(self, output: Any, room: int) -> bool:
+        if self._next >= len(self._lines):
+            self._load_block()
+            if not self._lines:
+                return False
+        batch = self._lines[self._next : self._next + room]
+        self._next += len(batch)
+        output.collect_batch(batch)
+        return True
+
+    def position(self) -> FileSplit:
+        return replace(self._current, position=self._offset, skip=self._next)
+
+    def close_split(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._lines, self._rest = [], b""
+
+
+# ---- Parquet ------------------------------------------------------------------------------------
+
+
+class ParquetFormat(BulkFormat):
+    """Parquet files as column batches; all files must have the same columns.
+
+    Args:
+        columns: names of the columns to read; None: all.
+        batch_rows: rows of a batch at most.
+        timestamp_column: a timestamp or integer (ms) column that gives the event times.
+    """
+
+    gives_columns = True
+
+    def __init__(
+        self,
+        columns: Optional[Sequence[str]] = None,
+        batch_rows: int = 8_192,
+        timestamp_column: Optional[str] = None,
+    ):
+        self.columns = None if columns is None else list(columns)
+        self.batch_rows = batch_rows
+        self.timestamp_column = timestamp_column
+
+    def find_splits(self, files: Sequence[FoundFile], parallelism: int) -> list[FileSplit]:
+        import pyarrow.parquet as pq
+
+        splits: list[FileSplit] = []
+        expected: Any = None
+        share = max(sum(file.size for file in files) // max(parallelism, 1), 1)
+        for file in files:
+            system, path = open_file_system(file.uri)
+            with system.open_input_file(path) as handle:
+                parquet = pq.ParquetFile(handle)
+                schema = self._selected(parquet.schema_arrow, file.uri)
+                groups = parquet.metadata.num_row_groups
+            if expected is None:
+                expected = schema
+            elif not schema.equals(expected):
+                raise InvalidJobError(
+                    "could not read the Parquet files as one stream",
+                    where=file.uri,
+                    why=f"its columns are {_describe(schema)}, those of {files[0].uri} are "
+                    f"{_describe(expected)}",
+                    do="read folders of one schema, or name the common columns",
+                )
+            step = max(1, groups * min(share, _MAX_SPLIT_BYTES) // max(file.size, 1))
+            for start in range(0, groups, step):
+                splits.append(FileSplit(file.uri, start, min(start + step, groups)))
+        return splits
+
+    def _selected(self, schema: Any, uri: str) -> Any:
+        import pyarrow as pa
+
+        names = schema.names if self.columns is None else self.columns
+        wanted = [*names, *([self.timestamp_column] if self.timestamp_column else [])]
+        missing = [name for name in wanted if name not in schema.names]
+        if missing:
+            raise InvalidJobError(
+                f"could not find the column {missing[0]!r}",
+                where=uri,
+                why=f"the file has {', '.join(schema.names)}",
+            )
+        return pa.schema([schema.field(name) for name in names])
+
+    def create_reader(self, context: SourceReaderContext) -> SourceReader[Any, FileSplit]:
+        return _ParquetReader(context, self)
+
+
+def _describe(schema: Any) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)
+
+
+class _ParquetReader(SequentialSplitReader[Any, FileSplit]):
+    def __init__(self, context: SourceReaderContext, parquet_format: ParquetFormat):
+        super().__init__(context)
+        self._format = parquet_format
+        self._file: Any = None
+        self._batches: Any = None
+        self._batch: Any = None
+        self._times: Any = None
+        self._next = 0
+        self._rows_given = 0
+
+    def open_split(self, split: FileSplit) -> None:
+        import pyarrow.parquet as pq
+
+        system, path = open_file_system(split.uri)
+        self._file = pq.ParquetFile(system.open_input_file(path))
+        metadata = self._file.metadata
+        groups = list(range(split.start, split.end))
+        skip = split.skip
+        while groups and skip >= metadata.row_group(groups[0]).num_rows:
+            skip -= metadata.row_group(groups.pop(0)).num_rows
+        wanted, extra = self._format.columns, self._format.timestamp_column
+        columns = None if wanted is None else [*wanted, *([extra] if extra and extra not in wanted else [])]
+        self._batches = self._file.iter_batches(
+            self._format.batch_rows, row_groups=groups, columns=columns, use_threads=False
+        )
+        self._batch, self._next, self._rows_given = None, 0, split.skip
+        while skip > 0 and self._load():
+            self._next = min(skip, self._batch.num_rows)
+            skip -= self._next
+
+    def _load(self) -> bool:
+        self._batch = next(self._batches, None)
+        self._next = 0
+        if self._batch is None:
+            return False
+        column = self._format.timestamp_column
+        self._times = event_times_ms(self._batch.column(column)) if column else None
+        if self._format.columns is not None:
+            self._batch = self._batch.select(self._format.columns)
+        return True
+
+    def read(self, output: Any, room: int) -> bool:
+        while self._batch is None or self._next >= self._batch.num_rows:
+            if not self._load():
+                return False
+        rows = min(room, self._batch.num_rows - self._next)
+        times = None if self._times is None else self._times[self._next : self._next + rows]
+        output.collect_columns(self._batch.slice(self._next, rows), times)
+        self._next += rows
+        self._rows_given += rows
+        return True
+
+    def position(self) -> FileSplit:
+        return replace(self._current, skip=self._rows_given)
+
+    def close_split(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = self._batches = self._batch = self._times = None
+
+
+def event_times_ms(column: Any) -> Any:
+    """A timestamp, date or integer (ms) column as a numpy int64 array of ms.
+
+    Raises:
+        UserError: it holds a null, or is of another type.
+    """
+    import pyarrow as pa
+
+    if column.null_count:
+        raise UserError(
+            "could not take the event times from the column",
+            why=f"{column.null_count} of {len(column)} rows hold null",
+        )
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.timestamp("ms"))
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", tz=column.type.tz), safe=False).cast(pa.int64())
+    elif pa.types.is_integer(column.type):
+        column = column.cast(pa.int64())
+    else:
+        raise UserError(
+            "could not take the event times from the column",
+            why=f"its type is {column.type}",
+            do="use a timestamp column, or integers in ms since the epoch",
+        )
+    return column.to_numpy(zero_copy_only=False)

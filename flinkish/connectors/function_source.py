@@ -1,0 +1,358 @@
+"""Runs a ``SourceFunction``, the older kind of source whose ``run(ctx)`` loops by itself.
+
+When ``run`` is a generator function, the slot takes as many values from it as there is room.  It must
+not wait for anything between two of them.
+
+Else ``run`` may block, which nothing may do on the slot's one thread.  So it runs on a thread of its
+own and hands its records over through a short queue.  That costs throughput: two Python threads share
+the interpreter lock, and the slot may wait some milliseconds for it.  A ``Source`` with a
+``SourceReader`` has no such cost; prefer it for fast inputs.
+
+The function is an object with ``run(ctx)`` and ``cancel()``, or a callable that takes ``ctx`` or
+nothing, and may yield or return records.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import threading
+from collections import deque
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, TypeVar
+
+from flinkish.connectors.isolation import isolate
+from flinkish.connectors.spi import (
+    Boundedness,
+    InputStatus,
+    ReaderOutput,
+    Source,
+    SourceReader,
+    SourceReaderContext,
+    SourceSplit,
+    SplitEnumerator,
+    SplitEnumeratorContext,
+)
+from flinkish.datastream.functions import ParallelSourceFunction, RuntimeContext, SourceContext
+from flinkish.errors import InvalidJobError
+
+T = TypeVar("T")
+
+#: Records that the thread may be ahead of the slot.
+QUEUE_RECORDS = 4_096
+_CLOSE_TIMEOUT_S = 5.0
+
+_RECORD, _WATERMARK, _IDLE = 0, 1, 2
+_Entry = tuple[int, Any, Optional[int]]
+
+
+class _Cancelled(BaseException):
+    """Ends ``run`` at its next ``ctx`` call after the reader was closed."""
+
+
+class FunctionSource(Source[T, SourceSplit]):
+    """A source around ``function``.
+
+    Args:
+        function: object with ``run(ctx)`` and ``cancel()``, or a callable.
+        parallel: False: one subtask, as Flink's SourceFunction; True: as many as the job says; None:
+            True for a ``ParallelSourceFunction``.
+        bounded: True when ``run`` ends by itself and the result is complete then.
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        parallel: Optional[bool] = None,
+        bounded: bool = False,
+        type_info: Any = None,
+    ):
+        if not callable(getattr(function, "run", function)):
+            raise InvalidJobError(
+                "could not make a source of the function",
+                why=f"a {type(function).__name__} has no run(ctx) and cannot be called",
+                do="give an object with run(ctx) and cancel(), or a callable that takes ctx",
+            )
+        if parallel is None:
+            parallel = isinstance(function, ParallelSourceFunction)
+        self.function = function
+        self.fixed_parallelism = None if parallel else 1
+        self._bounded = bounded
+        self._type_info = type_info
+
+    def boundedness(self) -> Boundedness:
+        return Boundedness.BOUNDED if self._bounded else Boundedness.CONTINUOUS_UNBOUNDED
+
+    def produced_type(self) -> Any:
+        return self._type_info
+
+    def create_enumerator(
+        self, context: SplitEnumeratorContext[SourceSplit]
+    ) -> SplitEnumerator[SourceSplit]:
+        return _NoSplits()
+
+    def create_reader(self, context: SourceReaderContext) -> SourceReader[T, SourceSplit]:
+        run = getattr(self.function, "run", self.function)
+        if inspect.isgeneratorfunction(run):
+            return _GeneratorReader(self.function, context)
+        return _ThreadReader(self.function, context)
+
+
+class _NoSplits(SplitEnumerator[SourceSplit]):
+    def handle_split_request(self, subtask_id: int, host: Optional[str]) -> None:
+        """Functions make their input themselves."""
+
+
+# ---- what run(ctx) gets -------------------------------------------------------------------------
+
+
+class _QueueContext(SourceContext[Any]):
+    """Keeps what ``run`` emits until the slot takes it."""
+
+    def __init__(self) -> None:
+        self._queue: deque[_Entry] = deque()
+        self._checkpoint_lock = threading.RLock()
+
+    def collect(self, value: Any) -> None:
+        self._put((_RECORD, isolate(value), None))
+
+    def collect_with_timestamp(self, value: Any, timestamp: int) -> None:
+        self._put((_RECORD, isolate(value), timestamp))
+
+    def emit_watermark(self, timestamp: Any) -> None:
+        """``timestamp``: a ``Watermark`` or its time, ms."""
+        self._put((_WATERMARK, None, getattr(timestamp, "timestamp", timestamp)))
+
+    def mark_as_temporarily_idle(self) -> None:
+        self._put((_IDLE, None, None))
+
+    def get_checkpoint_lock(self) -> Any:
+        """Hold it (``with``) while you emit records and change the state that says where you are."""
+        return self._checkpoint_lock
+
+    def _put(self, entry: _Entry) -> None:
+        self._queue.append(entry)
+
+    def take(self, limit: int) -> list[_Entry]:
+        queue = self._queue
+        return [queue.popleft() for _ in range(min(limit, len(queue)))]
+
+
+class _BlockingContext(_QueueContext):
+    """For a ``run`` on a thread of its own, which waits here while the job is slower."""
+
+    def __init__(self, wakeup: Callable[[], None]):
+        super().__init__()
+        self._wakeup = wakeup
+        self._changed = threading.Condition()
+        self._cancelled = False
+        self.error: Optional[BaseException] = None
+        self._ended = False
+
+    def _put(self, entry: _Entry) -> None:
+        with self._changed:
+            while len(self._queue) >= QUEUE_RECORDS and not self._cancelled:
+                self._changed.wait()
+            if self._cancelled:
+                raise _Cancelled
+            self._queue.append(entry)
+            if len(self._queue) == 1:
+                self._wakeup()
+
+    def take(self, limit: int) -> list[_Entry]:
+        with self._changed:
+            entries = super().take(limit)
+            if entries:
+                self._changed.notify_all()
+            return entries
+
+    def end(self, error: Optional[BaseException]) -> None:
+        with self._changed:
+            self.error, self._ended = error, True
+            self._wakeup()
+
+    def ended(self) -> bool:
+        """Whether ``run`` is over and everything is taken."""
+        with self._changed:
+            return self._ended and not self._queue
+
+    def cancel(self) -> None:
+        with self._changed:
+            self._cancelled = True
+            self._changed.notify_all()
+
+
+# ---- readers ------------------------------------------------------------------------------------
+
+
+class _FunctionReader(SourceReader[Any, SourceSplit]):
+    def __init__(self, function: Any, context: SourceReaderContext):
+        self._function = function
+        self._reader_context = context
+        self._idle = False
+
+    def start(self) -> None:
+        open_function = getattr(self._function, "open", None)
+        if open_function is not None:
+            open_function(_SourceRuntimeContext(self._reader_context))
+
+    def _call(self, context: SourceContext[Any]) -> Optional[Iterable[Any]]:
+        run = getattr(self._function, "run", self._function)
+        return run(context) if _takes_argument(run) else run()
+
+    def _emit(self, output: ReaderOutput[Any], entries: list[_Entry]) -> None:
+        for kind, group in itertools.groupby(entries, key=lambda entry: entry[0]):
+            if kind == _IDLE:
+                self._idle = True
+                output.mark_idle()
+                continue
+            if self._idle:
+                self._idle = False
+                output.mark_active()
+            if kind == _WATERMARK:
+                for _, _, timestamp in group:
+                    output.emit_watermark(timestamp)
+                continue
+            _, values, timestamps = zip(*group)
+            has_times = any(timestamp is not None for timestamp in timestamps)
+            output.collect_batch(list(values), list(timestamps) if has_times else None)
+
+    def add_splits(self, splits: Sequence[SourceSplit]) -> None:
+        raise AssertionError("a function source has no splits")
+
+    def _cancel_function(self) -> None:
+        cancel = getattr(self._function, "cancel", None)
+        if cancel is not None:
+            cancel()
+
+    def _close_function(self) -> None:
+        close = getattr(self._function, "close", None)
+        if close is not None:
+            close()
+
+
+class _GeneratorReader(_FunctionReader):
+    def __init__(self, function: Any, context: SourceReaderContext):
+        super().__init__(function, context)
+        self._context = _QueueContext()
+        self._values: Optional[Iterator[Any]] = None
+
+    def poll_next(self, output: ReaderOutput[Any]) -> InputStatus:
+        room = output.room
+        if self._values is None:
+            self._values = iter(self._call(self._context))
+        if room <= 0:
+            return InputStatus.MORE_AVAILABLE
+        context, more = self._context, True
+        for value in self._values:
+            context.collect(value)
+            if len(context._queue) >= room:
+                break
+        else:
+            more = False
+        self._emit(output, context.take(room))
+        if more or context._queue:
+            return InputStatus.MORE_AVAILABLE
+        return InputStatus.END_OF_INPUT
+
+    def close(self) -> None:
+        self._cancel_function()
+        if self._values is not None and hasattr(self._values, "close"):
+            self._values.close()
+        self._close_function()
+
+
+class _ThreadReader(_FunctionReader):
+    def __init__(self, function: Any, context: SourceReaderContext):
+        super().__init__(function, context)
+        self._context = _BlockingContext(context.wakeup)
+        self._thread: Optional[threading.Thread] = None
+
+    def start(self) -> None:
+        super().start()
+        subtask = self._reader_context.index_of_subtask()
+        self._thread = threading.Thread(
+            target=self._run, name=f"source-function-{subtask}", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self) -> None:
+        error: Optional[BaseException] = None
+        try:
+            for value in self._call(self._context) or ():
+                self._context.collect(value)
+        except _Cancelled:
+            return
+        except BaseException as raised:  # handed to the slot's thread, which raises it there
+            error = raised
+        self._context.end(error)
+
+    def poll_next(self, output: ReaderOutput[Any]) -> InputStatus:
+        room = output.room
+        if room <= 0:
+            return InputStatus.MORE_AVAILABLE
+        entries = self._context.take(room)
+        self._emit(output, entries)
+        if self._context.ended():
+            if self._context.error is not None:
+                raise self._context.error
+            return InputStatus.END_OF_INPUT
+        return InputStatus.MORE_AVAILABLE if entries else InputStatus.NOTHING_AVAILABLE
+
+    def close(self) -> None:
+        self._context.cancel()
+        self._cancel_function()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_TIMEOUT_S)
+        self._close_function()
+
+
+def _takes_argument(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # a builtin without a signature
+        return True
+    return True
+
+
+class _SourceRuntimeContext(RuntimeContext):
+    """What ``open`` of a source function gets: where it runs, and no keyed state."""
+
+    def __init__(self, context: SourceReaderContext):
+        self._context = context
+
+    def get_task_name(self) -> str:
+        return "Source"
+
+    def get_number_of_parallel_subtasks(self) -> int:
+        return self._context.current_parallelism()
+
+    def get_max_number_of_parallel_subtasks(self) -> int:
+        return self._context.current_parallelism()
+
+    def get_index_of_this_subtask(self) -> int:
+        return self._context.index_of_subtask()
+
+    def get_attempt_number(self) -> int:
+        return 0
+
+    def get_task_name_with_subtasks(self) -> str:
+        index, parallelism = self._context.index_of_subtask(), self._context.current_parallelism()
+        return f"Source ({index + 1}/{parallelism})"
+
+    def get_job_parameter(self, key: str, default_value: Optional[str] = None) -> Optional[str]:
+        return self._context.configuration().get(key, default_value)
+
+    def get_metrics_group(self) -> Any:
+        return self._context.metric_group()
+
+    def _no_state(self, state_descriptor: Any) -> Any:
+        raise InvalidJobError(
+            "could not give keyed state to a source function",
+            why="a source has no keys",
+            do="write a Source (flinkish.connectors.spi) whose splits hold the position",
+        )
+
+    get_state = get_list_state = get_map_state = _no_state
+    get_reducing_state = get_aggregating_state = _no_state

@@ -1,0 +1,87 @@
+"""A source of whole numbers.  Source: Flink's ``NumberSequenceSource``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flinkish.connectors.spi import (
+    Boundedness,
+    Source,
+    SourceReader,
+    SourceReaderContext,
+    SourceSplit,
+    SplitEnumerator,
+    SplitEnumeratorContext,
+)
+from flinkish.connectors.split_assignment import (
+    PinnedSplitEnumerator,
+    SequentialSplitReader,
+    index_ranges,
+)
+from flinkish.errors import InvalidJobError
+
+
+@dataclass(frozen=True)
+class NumberSequenceSplit(SourceSplit):
+    """Numbers ``position`` to ``end`` (inclusive) are still to be read."""
+
+    start: int
+    end: int
+    position: int
+
+    def split_id(self) -> str:
+        return f"{self.start}-{self.end}"
+
+
+class NumberSequenceSource(Source[int, NumberSequenceSplit]):
+    """The numbers from ``start`` to ``end``, both included; each reader gets a neighbouring range,
+    in order."""
+
+    def __init__(self, start: int, end: int):
+        if start > end:
+            raise InvalidJobError(
+                "could not make a number sequence",
+                why=f"start {start} lies behind end {end}",
+                do="give start <= end; both are included",
+            )
+        self.start, self.end = int(start), int(end)
+
+    def boundedness(self) -> Boundedness:
+        return Boundedness.BOUNDED
+
+    def create_enumerator(
+        self, context: SplitEnumeratorContext[NumberSequenceSplit]
+    ) -> SplitEnumerator[NumberSequenceSplit]:
+        first = self.start
+        splits = [
+            NumberSequenceSplit(first + low, first + high - 1, first + low)
+            for low, high in index_ranges(self.end - first + 1, context.current_parallelism())
+            if high > low
+        ]
+        return PinnedSplitEnumerator(context, splits)
+
+    def restore_enumerator(
+        self, context: SplitEnumeratorContext[NumberSequenceSplit], state: Any
+    ) -> SplitEnumerator[NumberSequenceSplit]:
+        return PinnedSplitEnumerator(context, state)
+
+    def create_reader(self, context: SourceReaderContext) -> SourceReader[int, NumberSequenceSplit]:
+        return _NumberSequenceReader(context)
+
+
+class _NumberSequenceReader(SequentialSplitReader[int, NumberSequenceSplit]):
+    _next = 0
+
+    def open_split(self, split: NumberSequenceSplit) -> None:
+        self._next = split.position
+
+    def read(self, output: Any, room: int) -> bool:
+        end = min(self._next + room, self._current.end + 1)
+        if end > self._next:
+            output.collect_batch(list(range(self._next, end)))
+            self._next = end
+        return end <= self._current.end
+
+    def position(self) -> NumberSequenceSplit:
+        return replace(self._current, position=self._next)

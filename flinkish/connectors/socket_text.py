@@ -1,0 +1,284 @@
+"""Lines of text from and to a TCP socket.
+
+Both ends are non-blocking: the slot waits for the descriptors together with everything else.  A
+socket cannot be read again, so records in flight are lost when a job fails: for tests and tours.
+"""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Optional
+
+from flinkish.connectors.spi import (
+    Boundedness,
+    InputStatus,
+    ReaderOutput,
+    Sink,
+    SinkWriter,
+    Source,
+    SourceReader,
+    SourceReaderContext,
+    SourceSplit,
+    SplitEnumerator,
+    SplitEnumeratorContext,
+    WriterInitContext,
+)
+from flinkish.errors import ConnectionLostError, UserError
+
+_RECEIVE_BYTES = 256 * 1024
+_SEND_BUFFER_BYTES = 256 * 1024
+_END_TIMEOUT_S = 30.0
+_IN_PROGRESS = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
+
+
+def _connect_nowait(host: str, port: int) -> socket.socket:
+    """Start to connect; the first read or write tells whether it went well."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    connection = socket.socket(family, kind, protocol)
+    connection.setblocking(False)
+    code = connection.connect_ex(address)
+    if code not in _IN_PROGRESS:
+        connection.close()
+        raise OSError(code, errno.errorcode.get(code, "connect failed"))
+    return connection
+
+
+@dataclass(frozen=True)
+class _SocketSplit(SourceSplit):
+    def split_id(self) -> str:
+        return "socket"
+
+
+class _NoSplits(SplitEnumerator[_SocketSplit]):
+    def handle_split_request(self, subtask_id: int, host: Optional[str]) -> None:
+        """The one reader knows where to connect."""
+
+
+class SocketTextSource(Source[str, _SocketSplit]):
+    """Connects to ``host:port`` and gives each line of what it receives; ends when the server closes.
+
+    Args:
+        delimiter: ends a line; with the default a carriage return before it is dropped too.
+        max_retries: how often to connect again, after a failure or a close; -1: for ever.
+        retry_interval_ms: pause between two tries.
+        charset: of the text; bytes that do not belong to it become U+FFFD.
+        max_line_bytes: a longer line fails the job instead of filling the memory.
+    """
+
+    fixed_parallelism = 1
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        delimiter: str = "\n",
+        max_retries: int = 0,
+        retry_interval_ms: int = 500,
+        charset: str = "utf-8",
+        max_line_bytes: int = 16 * 1024 * 1024,
+    ):
+        self.host, self.port, self.delimiter = host, port, delimiter
+        self.max_retries, self.retry_interval_ms = max_retries, retry_interval_ms
+        self.charset, self.max_line_bytes = charset, max_line_bytes
+
+    def boundedness(self) -> Boundedness:
+        return Boundedness.CONTINUOUS_UNBOUNDED
+
+    def create_enumerator(
+        self, context: SplitEnumeratorContext[_SocketSplit]
+    ) -> SplitEnumerator[_SocketSplit]:
+        return _NoSplits()
+
+    def create_reader(self, context: SourceReaderContext) -> SourceReader[str, _SocketSplit]:
+        return _SocketReader(self)
+
+
+class _SocketReader(SourceReader[str, _SocketSplit]):
+    def __init__(self, source: SocketTextSource):
+        self._source = source
+        self._delimiter = source.delimiter.encode(source.charset)
+        self._connection: Optional[socket.socket] = None
+        self._tries_left = source.max_retries
+        self._retry_at = 0.0
+        self._rest = b""  # begins with an unfinished line
+        self._lines: list[str] = []
+        self._next = 0
+        self._ended = False
+
+    @property
+    def poll_interval_ms(self) -> Optional[int]:  # type: ignore[override]
+        return self._source.retry_interval_ms if self._connection is None else None
+
+    def fileno(self) -> Optional[int]:
+        return None if self._connection is None else self._connection.fileno()
+
+    def poll_next(self, output: ReaderOutput[str]) -> InputStatus:
+        room = output.room
+        if room <= 0:
+            return InputStatus.MORE_AVAILABLE
+        if self._next >= len(self._lines):
+            if self._ended:
+                return InputStatus.END_OF_INPUT
+            if not self._receive():
+                return InputStatus.NOTHING_AVAILABLE
+        batch = self._lines[self._next : self._next + room]
+        self._next += len(batch)
+        if batch:
+            output.collect_batch(batch)
+        if self._next < len(self._lines) or not self._ended:
+            return InputStatus.MORE_AVAILABLE
+        return InputStatus.END_OF_INPUT
+
+    def _receive(self) -> bool:
+        """Read what is there; False when there is nothing yet."""
+        source = self._source
+        if self._connection is None:
+            if time.monotonic() < self._retry_at:
+                return False
+            try:
+                self._connection = _connect_nowait(source.host, source.port)
+            except OSError as error:
+                return self._lost(error)
+        try:
+            data = self._connection.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno == errno.ENOTCONN:  # still connecting
+                return False
+            return self._lost(error)
+        if not data:
+            return self._lost(None)
+        *lines, self._rest = (self._rest + data).split(self._delimiter)
+        if len(self._rest) > source.max_line_bytes:
+            raise UserError(
+                f"could not read a line from {source.host}:{source.port}",
+                why=f"more than {source.max_line_bytes} bytes came without a line end",
+                do="set another delimiter, or a larger max_line_bytes",
+            )
+        self._give(lines)
+        return True
+
+    def _give(self, lines: list[bytes]) -> None:
+        charset, carriage_return = self._source.charset, self._delimiter == b"\n"
+        self._lines = [
+            (line[:-1] if carriage_return and line.endswith(b"\r") else line).decode(charset, "replace")
+            for line in lines
+        ]
+        self._next = 0
+
+    def _lost(self, error: Optional[OSError]) -> bool:
+        """The connection is gone: give the unfinished line, then try again, end or fail."""
+        source = self._source
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        rest, self._rest = self._rest, b""
+        self._give([rest] if rest else [])
+        if self._tries_left != 0:
+            self._tries_left -= 1 if self._tries_left > 0 else 0
+            self._retry_at = time.monotonic() + source.retry_interval_ms / 1_000
+            return bool(rest)
+        if error is not None:
+            raise ConnectionLostError(
+                f"could not read from {source.host}:{source.port}",
+                why=f"{type(error).__name__}: {error}",
+                do="start the server first, or set max_retries",
+            ) from error
+        self._ended = True
+        return True
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class SocketTextSink(Sink[Any]):
+    """Sends each record as a line to ``host:port``.
+
+    Args:
+        encoder: makes text or bytes of a record; the line end is added.
+    """
+
+    fixed_parallelism = 1
+
+    def __init__(
+        self, host: str, port: int, encoder: Callable[[Any], Any] = str, line_end: str = "\n"
+    ):
+        self.host, self.port, self.encoder, self.line_end = host, port, encoder, line_end
+
+    def create_writer(self, context: WriterInitContext) -> SinkWriter[Any]:
+        return _SocketWriter(self)
+
+
+class _SocketWriter(SinkWriter[Any]):
+    keeps_values = False  # each is encoded at once
+
+    def __init__(self, sink: SocketTextSink):
+        self._sink = sink
+        self._line_end = sink.line_end.encode()
+        self._buffer = bytearray()
+        try:
+            self._connection = _connect_nowait(sink.host, sink.port)
+        except OSError as error:
+            raise self._lost(error) from error
+
+    @property
+    def has_room(self) -> bool:  # type: ignore[override]
+        if len(self._buffer) >= _SEND_BUFFER_BYTES:
+            self._send_nowait()
+        return len(self._buffer) < _SEND_BUFFER_BYTES
+
+    def fileno(self) -> Optional[int]:
+        return self._connection.fileno() if self._buffer else None
+
+    def write(self, value: Any, timestamp_ms: Optional[int], watermark_ms: int) -> None:
+        text = self._sink.encoder(value)
+        self._buffer += text if isinstance(text, bytes) else str(text).encode()
+        self._buffer += self._line_end
+        if len(self._buffer) >= _SEND_BUFFER_BYTES:
+            self._send_nowait()
+
+    def flush(self, end_of_input: bool) -> None:
+        self._send_nowait()
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        while end_of_input and self._buffer:
+            # The last bytes of the stream: here the slot does wait, as long as the peer takes some.
+            if not select.select([], [self._connection], [], max(0.0, deadline - time.monotonic()))[1]:
+                raise self._lost(
+                    TimeoutError(f"the peer took nothing for {_END_TIMEOUT_S:.0f} s at the end")
+                )
+            if self._send_nowait():
+                deadline = time.monotonic() + _END_TIMEOUT_S
+
+    def _send_nowait(self) -> int:
+        sent = 0
+        try:
+            while self._buffer:
+                count = self._connection.send(memoryview(self._buffer)[:_SEND_BUFFER_BYTES])
+                del self._buffer[:count]
+                sent += count
+        except BlockingIOError:
+            return sent
+        except OSError as error:
+            if error.errno == errno.ENOTCONN:  # still connecting
+                return sent
+            raise self._lost(error) from error
+        return sent
+
+    def _lost(self, error: BaseException) -> ConnectionLostError:
+        return ConnectionLostError(
+            f"could not write to {self._sink.host}:{self._sink.port}",
+            why=f"{type(error).__name__}: {error}",
+            do="see whether the server runs and reads",
+        )
+
+    def close(self) -> None:
+        connection = getattr(self, "_connection", None)
+        if connection is not None:
+            connection.close()

@@ -1,0 +1,5 @@
+"""NumberSequenceSource, of ``flinkish.connectors.sequence``."""
+
+from flinkish.connectors.sequence import NumberSequenceSource
+
+__all__ = ["NumberSequenceSource"]

@@ -1,0 +1,13 @@
+"""ExternalizedCheckpointRetention: what happens to the last checkpoint of a cancelled job."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+__all__ = ["ExternalizedCheckpointRetention"]
+
+
+class ExternalizedCheckpointRetention(Enum):
+    DELETE_ON_CANCELLATION = 0
+    RETAIN_ON_CANCELLATION = 1
+    NO_EXTERNALIZED_CHECKPOINTS = 2

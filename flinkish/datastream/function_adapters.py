@@ -1,0 +1,234 @@
+"""Turns what the user gave into what the operators take, and refuses what cannot work."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, Union
+
+from flinkish.common.typeinfo import TypeInformation
+from flinkish.datastream.fields import Field, FieldSelector, check_field, declared_field_type
+from flinkish.datastream.functions import (
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    Function,
+    FunctionWrapper,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    KeySelector,
+    Partitioner,
+    ProcessFunction,
+    ProcessWindowFunction,
+    SinkFunction,
+    WindowFunction,
+)
+from flinkish.errors import InvalidJobError
+
+
+def check_type(type_info: Any, what: str) -> Optional[TypeInformation]:
+    """``type_info`` when it is a TypeInformation or None."""
+    if type_info is None or isinstance(type_info, TypeInformation):
+        return type_info
+    raise InvalidJobError(
+        f"the type of {what} is not usable",
+        why=f"{type_info!r} is not a TypeInformation",
+        do="give for example Types.LONG() (from flinkish.common import Types), or leave it out",
+    )
+
+
+def check_function(function: Any, kind: type, method: str) -> Any:
+    """``function`` when it is an object of ``kind`` or a plain callable.
+
+    Raises:
+        InvalidJobError: it is a class, another kind of function, or cannot be called."""
+    if isinstance(function, kind):
+        return function
+    if isinstance(function, type) and issubclass(function, Function):
+        raise InvalidJobError(
+            f"{method}() got a class instead of a function",
+            why=f"{function.__name__} is a class",
+            do=f"give an object: {function.__name__}()",
+        )
+    if isinstance(function, Function) or not callable(function):
+        raise InvalidJobError(
+            f"{method}() cannot use {_describe(function)}",
+            do=f"give a {kind.__name__} or a plain callable",
+        )
+    return function
+
+
+def require_function(function: Any, kinds: Union[type, tuple[type, ...]], method: str) -> Any:
+    """As `check_function`, where a plain callable will not do."""
+    if isinstance(function, kinds):
+        return function
+    names = " or ".join(k.__name__ for k in (kinds if isinstance(kinds, tuple) else (kinds,)))
+    is_class = isinstance(function, type) and issubclass(function, Function)
+    raise InvalidJobError(
+        f"{method}() cannot use {_describe(function)}",
+        do=f"give an object: {function.__name__}()" if is_class else f"give an object of a {names}",
+    )
+
+
+def _describe(function: Any) -> str:
+    if isinstance(function, type):
+        return f"the class {function.__name__}"
+    return f"a {type(function).__name__}"
+
+
+# ---- keys and partitions ------------------------------------------------------------------------
+
+
+def _bound(function: Function, method: str, what: str) -> Callable:
+    """A method of a function object, to be called as a plain callable."""
+    for name in ("open", "close"):
+        if getattr(type(function), name) is not getattr(Function, name):
+            raise InvalidJobError(
+                f"{type(function).__name__} cannot be used as a {what}",
+                why=f"it defines {name}(), which is not called on a {what}",
+                do="compute what it needs in a map() before",
+            )
+    return getattr(function, method)
+
+
+def key_selector_of(
+    key_selector: Any, key_type: Any, record_type: Optional[TypeInformation], what: str = "key_by"
+) -> tuple[Callable[[Any], Any], Optional[TypeInformation], Optional[Field]]:
+    """``(selector, key type, field)`` of a callable, a KeySelector, a position or a field name."""
+    check_type(key_type, f"the key of {what}")
+    if isinstance(key_selector, (int, str)) and not isinstance(key_selector, bool):
+        field = check_field(key_selector, what)
+        declared = declared_field_type(record_type, field, what)
+        return FieldSelector(field), key_type or declared, field
+    if isinstance(key_selector, KeySelector):
+        return _bound(key_selector, "get_key", "KeySelector"), key_type, None
+    check_function(key_selector, KeySelector, what)
+    return key_selector, key_type, None
+
+
+def partitioner_of(partitioner: Any) -> Callable[[Any, int], int]:
+    if isinstance(partitioner, Partitioner):
+        return _bound(partitioner, "partition", "Partitioner")
+    return check_function(partitioner, Partitioner, "partition_custom")
+
+
+# ---- process functions of plain callables -------------------------------------------------------
+
+
+class _Delegating(FunctionWrapper):
+    """Opens and closes the function it stands for, when that is a Function."""
+
+    def open(self, runtime_context: Any) -> None:
+        if isinstance(self._func, Function):
+            self._func.open(runtime_context)
+
+    def close(self) -> None:
+        if isinstance(self._func, Function):
+            self._func.close()
+
+
+class CallableProcessFunction(FunctionWrapper, ProcessFunction):
+    """``function(value, ctx)``."""
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        return self._func(value, ctx)
+
+
+class CallableKeyedProcessFunction(FunctionWrapper, KeyedProcessFunction):
+    """``function(value, ctx)``."""
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        return self._func(value, ctx)
+
+
+class KeyedProcessFunctionOfProcessFunction(_Delegating, KeyedProcessFunction):
+    """A ProcessFunction on a keyed stream."""
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        return self._func.process_element(value, ctx)
+
+
+class CallableWindowFunction(FunctionWrapper, WindowFunction):
+    """``function(key, window, inputs)``."""
+
+    def apply(self, key: Any, window: Any, inputs: Any) -> Any:
+        return self._func(key, window, inputs)
+
+
+class CallableSinkFunction(FunctionWrapper, SinkFunction):
+    """``function(value)``."""
+
+    def invoke(self, value: Any, context: Any) -> None:
+        self._func(value)
+
+
+class CallableCoMapFunction(CoMapFunction):
+    def __init__(self, map1: Callable, map2: Callable):
+        self._map1, self._map2 = map1, map2
+
+    def map1(self, value: Any) -> Any:
+        return self._map1(value)
+
+    def map2(self, value: Any) -> Any:
+        return self._map2(value)
+
+
+class CallableCoFlatMapFunction(CoFlatMapFunction):
+    def __init__(self, flat_map1: Callable, flat_map2: Callable):
+        self._flat_map1, self._flat_map2 = flat_map1, flat_map2
+
+    def flat_map1(self, value: Any) -> Any:
+        return self._flat_map1(value)
+
+    def flat_map2(self, value: Any) -> Any:
+        return self._flat_map2(value)
+
+
+class KeyedCoProcessFunctionOfCoProcessFunction(_Delegating, KeyedCoProcessFunction):
+    """A CoProcessFunction on two keyed streams."""
+
+    def process_element1(self, value: Any, ctx: Any) -> Any:
+        return self._func.process_element1(value, ctx)
+
+    def process_element2(self, value: Any, ctx: Any) -> Any:
+        return self._func.process_element2(value, ctx)
+
+
+def process_function_of(function: Any) -> ProcessFunction:
+    if isinstance(function, KeyedProcessFunction):
+        raise InvalidJobError(
+            "process() cannot use a KeyedProcessFunction here",
+            why="the stream has no key",
+            do="call key_by() before process(), or give a ProcessFunction",
+        )
+    function = check_function(function, ProcessFunction, "process")
+    return function if isinstance(function, ProcessFunction) else CallableProcessFunction(function)
+
+
+def keyed_process_function_of(function: Any) -> KeyedProcessFunction:
+    if isinstance(function, ProcessFunction):
+        return KeyedProcessFunctionOfProcessFunction(function)
+    function = check_function(function, KeyedProcessFunction, "process")
+    if isinstance(function, KeyedProcessFunction):
+        return function
+    return CallableKeyedProcessFunction(function)
+
+
+def co_process_function_of(function: Any, keyed: bool) -> Any:
+    if not keyed:
+        if isinstance(function, KeyedCoProcessFunction):
+            raise InvalidJobError(
+                "process() cannot use a KeyedCoProcessFunction here",
+                why="the connected streams have no key",
+                do="call key_by() on both streams, or give a CoProcessFunction",
+            )
+        return require_function(function, CoProcessFunction, "process")
+    if isinstance(function, CoProcessFunction):
+        return KeyedCoProcessFunctionOfCoProcessFunction(function)
+    return require_function(function, KeyedCoProcessFunction, "process")
+
+
+def window_function_of(function: Any, method: str) -> Any:
+    """A WindowFunction or ProcessWindowFunction; a callable becomes the former."""
+    if isinstance(function, ProcessWindowFunction):
+        return function
+    function = check_function(function, WindowFunction, method)
+    return function if isinstance(function, WindowFunction) else CallableWindowFunction(function)

@@ -1,0 +1,363 @@
+"""Triggers: when a window gives its result, and when it forgets its content.
+
+Source: Flink's ``org.apache.flink.streaming.api.windowing.triggers`` package.
+"""
+
+from __future__ import annotations
+
+import abc
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+from flinkish.common.time import TimeLike, to_milliseconds
+from flinkish.common.typeinfo import Types
+from flinkish.datastream.functions import ReduceFunction
+from flinkish.datastream.state import MergingState, ReducingStateDescriptor, StateDescriptor
+from flinkish.datastream.time_window import CountWindow, GlobalWindow, TimeWindow
+from flinkish.errors import InvalidJobError
+
+T = TypeVar("T")
+W = TypeVar("W")
+
+__all__ = [
+    "ContinuousEventTimeTrigger",
+    "ContinuousProcessingTimeTrigger",
+    "CountTrigger",
+    "EventTimeTrigger",
+    "NeverTrigger",
+    "ProcessingTimeTrigger",
+    "PurgingTrigger",
+    "Trigger",
+    "TriggerResult",
+]
+
+
+class TriggerResult(Enum):
+    """(gives its result, forgets its content)"""
+
+    CONTINUE = (False, False)
+    FIRE_AND_PURGE = (True, True)
+    FIRE = (True, False)
+    PURGE = (False, True)
+
+    def is_fire(self) -> bool:
+        return self.value[0]
+
+    def is_purge(self) -> bool:
+        return self.value[1]
+
+
+class Trigger(abc.ABC, Generic[T, W]):
+    """Keeps no fields that change: what it remembers of a window is state of the context."""
+
+    class TriggerContext(abc.ABC):
+        @abc.abstractmethod
+        def get_current_processing_time(self) -> int: ...
+
+        @abc.abstractmethod
+        def get_metric_group(self) -> Any: ...
+
+        @abc.abstractmethod
+        def get_current_watermark(self) -> int: ...
+
+        @abc.abstractmethod
+        def register_processing_time_timer(self, time: int) -> None: ...
+
+        @abc.abstractmethod
+        def register_event_time_timer(self, time: int) -> None: ...
+
+        @abc.abstractmethod
+        def delete_processing_time_timer(self, time: int) -> None: ...
+
+        @abc.abstractmethod
+        def delete_event_time_timer(self, time: int) -> None: ...
+
+        @abc.abstractmethod
+        def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:
+            """State of this key and window."""
+
+    class OnMergeContext(TriggerContext):
+        @abc.abstractmethod
+        def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None: ...
+
+    @abc.abstractmethod
+    def on_element(
+        self, element: T, timestamp: int, window: W, ctx: "Trigger.TriggerContext"
+    ) -> TriggerResult: ...
+
+    @abc.abstractmethod
+    def on_processing_time(self, time: int, window: W, ctx: "Trigger.TriggerContext") -> TriggerResult: ...
+
+    @abc.abstractmethod
+    def on_event_time(self, time: int, window: W, ctx: "Trigger.TriggerContext") -> TriggerResult: ...
+
+    def can_merge(self) -> bool:
+        return False
+
+    @abc.abstractmethod
+    def on_merge(self, window: W, ctx: "Trigger.OnMergeContext") -> None:
+        """Several windows have become ``window``."""
+
+    @abc.abstractmethod
+    def clear(self, window: W, ctx: "Trigger.TriggerContext") -> None:
+        """Remove timers and state of a window that is dropped."""
+
+
+class EventTimeTrigger(Trigger[T, TimeWindow]):
+    """Fires when the watermark passes the end of the window; then for each late record."""
+
+    def on_element(self, element, timestamp, window, ctx) -> TriggerResult:
+        if window.max_timestamp() <= ctx.get_current_watermark():
+            return TriggerResult.FIRE
+        ctx.register_event_time_timer(window.max_timestamp())
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time, window, ctx) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time, window, ctx) -> TriggerResult:
+        return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window, ctx) -> None:
+        if window.max_timestamp() > ctx.get_current_watermark():
+            ctx.register_event_time_timer(window.max_timestamp())
+
+    def clear(self, window, ctx) -> None:
+        ctx.delete_event_time_timer(window.max_timestamp())
+
+    @staticmethod
+    def create() -> "EventTimeTrigger":
+        return EventTimeTrigger()
+
+
+class ProcessingTimeTrigger(Trigger[T, TimeWindow]):
+    """Fires when the machine's clock passes the end of the window."""
+
+    def on_element(self, element, timestamp, window, ctx) -> TriggerResult:
+        ctx.register_processing_time_timer(window.max_timestamp())
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time, window, ctx) -> TriggerResult:
+        return TriggerResult.FIRE
+
+    def on_event_time(self, time, window, ctx) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window, ctx) -> None:
+        if window.max_timestamp() > ctx.get_current_processing_time():
+            ctx.register_processing_time_timer(window.max_timestamp())
+
+    def clear(self, window, ctx) -> None:
+        ctx.delete_processing_time_timer(window.max_timestamp())
+
+    @staticmethod
+    def create() -> "ProcessingTimeTrigger":
+        return ProcessingTimeTrigger()
+
+
+class Min(ReduceFunction):
+    def reduce(self, value1: int, value2: int) -> int:
+        return min(value1, value2)
+
+
+class Sum(ReduceFunction):
+    def reduce(self, value1: int, value2: int) -> int:
+        return value1 + value2
+
+
+class _ContinuousTrigger(Trigger[T, TimeWindow]):
+    """Fires at each multiple of the interval while the window has records."""
+
+    def __init__(self, interval: TimeLike):
+        self.interval_ms = to_milliseconds(interval)
+        if self.interval_ms <= 0:
+            raise InvalidJobError(f"the interval of a trigger must be above 0 ms, not {self.interval_ms}")
+        self.state_desc: ReducingStateDescriptor = ReducingStateDescriptor("fire-time", Min(), Types.LONG())
+
+    def _register(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        raise NotImplementedError
+
+    def _delete(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        raise NotImplementedError
+
+    def register_next_fire_timestamp(
+        self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext, fire_timestamp_state: MergingState
+    ) -> None:
+        next_fire = min(time + self.interval_ms, window.max_timestamp())
+        fire_timestamp_state.add(next_fire)
+        self._register(ctx, next_fire)
+
+    def _start(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> None:
+        state = ctx.get_partitioned_state(self.state_desc)
+        if state.get() is None:
+            self.register_next_fire_timestamp(time - time % self.interval_ms, window, ctx, state)
+
+    def _fire_if_due(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
+        state = ctx.get_partitioned_state(self.state_desc)
+        if state.get() != time:
+            return TriggerResult.CONTINUE
+        state.clear()
+        self.register_next_fire_timestamp(time, window, ctx, state)
+        return TriggerResult.FIRE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window, ctx) -> None:
+        ctx.merge_partitioned_state(self.state_desc)
+        next_fire = ctx.get_partitioned_state(self.state_desc).get()
+        if next_fire is not None:
+            self._register(ctx, next_fire)
+
+    def clear(self, window, ctx) -> None:
+        state = ctx.get_partitioned_state(self.state_desc)
+        next_fire = state.get()
+        if next_fire is not None:
+            self._delete(ctx, next_fire)
+            state.clear()
+
+
+class ContinuousEventTimeTrigger(_ContinuousTrigger[T]):
+    @staticmethod
+    def of(interval: TimeLike) -> "ContinuousEventTimeTrigger":
+        return ContinuousEventTimeTrigger(interval)
+
+    def _register(self, ctx, time):
+        ctx.register_event_time_timer(time)
+
+    def _delete(self, ctx, time):
+        ctx.delete_event_time_timer(time)
+
+    def on_element(self, element, timestamp, window, ctx) -> TriggerResult:
+        if window.max_timestamp() <= ctx.get_current_watermark():
+            return TriggerResult.FIRE
+        ctx.register_event_time_timer(window.max_timestamp())
+        self._start(timestamp, window, ctx)
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time, window, ctx) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time, window, ctx) -> TriggerResult:
+        if time == window.max_timestamp():
+            return TriggerResult.FIRE
+        return self._fire_if_due(time, window, ctx)
+
+    def clear(self, window, ctx) -> None:
+        ctx.delete_event_time_timer(window.max_timestamp())
+        super().clear(window, ctx)
+
+
+class ContinuousProcessingTimeTrigger(_ContinuousTrigger[T]):
+    @staticmethod
+    def of(interval: TimeLike) -> "ContinuousProcessingTimeTrigger":
+        return ContinuousProcessingTimeTrigger(interval)
+
+    def _register(self, ctx, time):
+        ctx.register_processing_time_timer(time)
+
+    def _delete(self, ctx, time):
+        ctx.delete_processing_time_timer(time)
+
+    def on_element(self, element, timestamp, window, ctx) -> TriggerResult:
+        self._start(ctx.get_current_processing_time(), window, ctx)
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time, window, ctx) -> TriggerResult:
+        return self._fire_if_due(time, window, ctx)
+
+    def on_event_time(self, time, window, ctx) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+
+class PurgingTrigger(Trigger[T, W]):
+    """Fires as another trigger does, and forgets the content each time."""
+
+    def __init__(self, nested_trigger: Trigger[T, W]):
+        self.nested_trigger = nested_trigger
+
+    @staticmethod
+    def of(nested_trigger: Trigger[T, W]) -> "PurgingTrigger":
+        return PurgingTrigger(nested_trigger)
+
+    @staticmethod
+    def _purging(result: TriggerResult) -> TriggerResult:
+        return TriggerResult.FIRE_AND_PURGE if result.is_fire() else result
+
+    def on_element(self, element, timestamp, window, ctx) -> TriggerResult:
+        return self._purging(self.nested_trigger.on_element(element, timestamp, window, ctx))
+
+    def on_event_time(self, time, window, ctx) -> TriggerResult:
+        return self._purging(self.nested_trigger.on_event_time(time, window, ctx))
+
+    def on_processing_time(self, time, window, ctx) -> TriggerResult:
+        return self._purging(self.nested_trigger.on_processing_time(time, window, ctx))
+
+    def clear(self, window, ctx) -> None:
+        self.nested_trigger.clear(window, ctx)
+
+    def can_merge(self) -> bool:
+        return self.nested_trigger.can_merge()
+
+    def on_merge(self, window, ctx) -> None:
+        self.nested_trigger.on_merge(window, ctx)
+
+
+class CountTrigger(Trigger[T, CountWindow]):
+    """Fires whenever ``window_size`` records have come."""
+
+    def __init__(self, window_size: int):
+        self.window_size = window_size
+        self.count_state_descriptor: ReducingStateDescriptor = ReducingStateDescriptor(
+            "count", Sum(), Types.LONG()
+        )
+
+    @staticmethod
+    def of(window_size: int) -> "CountTrigger":
+        return CountTrigger(window_size)
+
+    def on_element(self, element, timestamp, window, ctx) -> TriggerResult:
+        state = ctx.get_partitioned_state(self.count_state_descriptor)
+        state.add(1)
+        if state.get() < self.window_size:
+            return TriggerResult.CONTINUE
+        state.clear()
+        return TriggerResult.FIRE
+
+    def on_processing_time(self, time, window, ctx) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time, window, ctx) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window, ctx) -> None:
+        ctx.merge_partitioned_state(self.count_state_descriptor)
+
+    def clear(self, window, ctx) -> None:
+        ctx.get_partitioned_state(self.count_state_descriptor).clear()
+
+
+class NeverTrigger(Trigger[T, GlobalWindow]):
+    """Never fires: the default of ``GlobalWindows``."""
+
+    def on_element(self, element, timestamp, window, ctx) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time, window, ctx) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time, window, ctx) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_merge(self, window, ctx) -> None: ...
+
+    def clear(self, window, ctx) -> None: ...

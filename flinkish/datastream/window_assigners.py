@@ -1,0 +1,340 @@
+"""Window assigners: which windows a record belongs to.  All times are ms.
+
+Source: Flink's ``org.apache.flink.streaming.api.windowing.assigners`` package.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, Callable, Collection, Generic, Iterable, Optional, TypeVar, Union
+
+from flinkish.common.constants import MIN_LONG_VALUE
+from flinkish.common.serializer import TypeSerializer
+from flinkish.common.time import TimeLike, to_milliseconds
+from flinkish.common.typeinfo import Types
+from flinkish.datastream.state import ValueStateDescriptor
+from flinkish.datastream.time_window import (
+    CountWindow,
+    CountWindowSerializer,
+    GlobalWindow,
+    GlobalWindowSerializer,
+    TimeWindow,
+    TimeWindowSerializer,
+)
+from flinkish.datastream.triggers import (
+    CountTrigger,
+    EventTimeTrigger,
+    NeverTrigger,
+    ProcessingTimeTrigger,
+    PurgingTrigger,
+    Trigger,
+)
+from flinkish.errors import InvalidJobError
+
+T = TypeVar("T")
+W = TypeVar("W")
+
+__all__ = [
+    "CountSlidingWindowAssigner",
+    "CountTumblingWindowAssigner",
+    "DynamicEventTimeSessionWindows",
+    "DynamicProcessingTimeSessionWindows",
+    "EventTimeSessionWindows",
+    "GlobalWindows",
+    "MergingWindowAssigner",
+    "ProcessingTimeSessionWindows",
+    "SessionWindowTimeGapExtractor",
+    "SlidingEventTimeWindows",
+    "SlidingProcessingTimeWindows",
+    "TumblingEventTimeWindows",
+    "TumblingProcessingTimeWindows",
+    "WindowAssigner",
+]
+
+
+class WindowAssigner(abc.ABC, Generic[T, W]):
+    class WindowAssignerContext(abc.ABC):
+        @abc.abstractmethod
+        def get_current_processing_time(self) -> int: ...
+
+        @abc.abstractmethod
+        def get_runtime_context(self) -> Any: ...
+
+    @abc.abstractmethod
+    def assign_windows(
+        self, element: T, timestamp: int, context: "WindowAssigner.WindowAssignerContext"
+    ) -> Collection[W]: ...
+
+    @abc.abstractmethod
+    def get_default_trigger(self, env: Any = None) -> Trigger[T, W]: ...
+
+    @abc.abstractmethod
+    def get_window_serializer(self) -> TypeSerializer[W]: ...
+
+    @abc.abstractmethod
+    def is_event_time(self) -> bool: ...
+
+
+class MergingWindowAssigner(WindowAssigner[T, W]):
+    """Windows of one key can grow together."""
+
+    class MergeCallback(abc.ABC):
+        @abc.abstractmethod
+        def merge(self, to_be_merged: Iterable[Any], merge_result: Any) -> None: ...
+
+    @abc.abstractmethod
+    def merge_windows(self, windows: Iterable[W], callback: "MergingWindowAssigner.MergeCallback") -> None:
+        """Report each group of windows that become one."""
+
+
+class SessionWindowTimeGapExtractor(abc.ABC):
+    @abc.abstractmethod
+    def extract(self, element: Any) -> int:
+        """How long after ``element`` its session stays open, ms."""
+
+
+def _require_event_time(timestamp: Optional[int]) -> int:
+    if timestamp is None or timestamp == MIN_LONG_VALUE:
+        raise InvalidJobError(
+            "could not put a record into an event-time window",
+            why="the record has no event time",
+            do="give the source a WatermarkStrategy with a timestamp assigner, or call "
+            "assign_timestamps_and_watermarks() before the window",
+        )
+    return timestamp
+
+
+def _check_size(kind: str, size: int, offset: int, period: int, period_name: str) -> None:
+    if size <= 0 or period <= 0:
+        raise InvalidJobError(
+            f"could not make {kind} windows of size {size} ms"
+            + (f" and slide {period} ms" if period_name == "slide" else ""),
+            why="both must be above 0" if period_name == "slide" else "the size must be above 0",
+        )
+    if abs(offset) >= period:
+        raise InvalidJobError(
+            f"could not make {kind} windows with offset {offset} ms",
+            why=f"the offset must be less than the {period_name} of {period} ms, in either direction",
+            do=f"give the offset modulo the {period_name}",
+        )
+
+
+class _TimeWindows(WindowAssigner[T, TimeWindow]):
+    _event_time = True
+
+    def get_default_trigger(self, env: Any = None) -> Trigger[T, TimeWindow]:
+        return EventTimeTrigger() if self._event_time else ProcessingTimeTrigger()
+
+    def get_window_serializer(self) -> TypeSerializer[TimeWindow]:
+        return TimeWindowSerializer()
+
+    def is_event_time(self) -> bool:
+        return self._event_time
+
+    def _time(self, timestamp: Optional[int], context: WindowAssigner.WindowAssignerContext) -> int:
+        return _require_event_time(timestamp) if self._event_time else context.get_current_processing_time()
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({values})"
+
+
+class _TumblingWindows(_TimeWindows[T]):
+    def __init__(self, size: TimeLike, offset: TimeLike = 0):
+        self.size_ms = to_milliseconds(size)
+        self.offset_ms = to_milliseconds(offset)
+        _check_size("tumbling", self.size_ms, self.offset_ms, self.size_ms, "size")
+
+    @classmethod
+    def of(cls, size: TimeLike, offset: Optional[TimeLike] = None):
+        """Windows of ``size``; they start at multiples of it after ``offset`` (UTC)."""
+        return cls(size, 0 if offset is None else offset)
+
+    def assign_windows(self, element: T, timestamp: int, context) -> list[TimeWindow]:
+        time = self._time(timestamp, context)
+        start = TimeWindow.get_window_start_with_offset(time, self.offset_ms, self.size_ms)
+        return [TimeWindow(start, start + self.size_ms)]
+
+
+class TumblingEventTimeWindows(_TumblingWindows[T]):
+    """Windows of one size, one after another, by event time."""
+
+
+class TumblingProcessingTimeWindows(_TumblingWindows[T]):
+    _event_time = False
+
+
+class _SlidingWindows(_TimeWindows[T]):
+    def __init__(self, size: TimeLike, slide: TimeLike, offset: TimeLike = 0):
+        self.size_ms = to_milliseconds(size)
+        self.slide_ms = to_milliseconds(slide)
+        self.offset_ms = to_milliseconds(offset)
+        _check_size("sliding", self.size_ms, self.offset_ms, self.slide_ms, "slide")
+
+    @classmethod
+    def of(cls, size: TimeLike, slide: TimeLike, offset: Optional[TimeLike] = None):
+        """Windows of ``size``, a new one at each ``slide``."""
+        return cls(size, slide, 0 if offset is None else offset)
+
+    def assign_windows(self, element: T, timestamp: int, context) -> list[TimeWindow]:
+        """Latest window first, as in Flink."""
+        time, size = self._time(timestamp, context), self.size_ms
+        last = TimeWindow.get_window_start_with_offset(time, self.offset_ms, self.slide_ms)
+        return [TimeWindow(start, start + size) for start in range(last, time - size, -self.slide_ms)]
+
+
+class SlidingEventTimeWindows(_SlidingWindows[T]):
+    pass
+
+
+class SlidingProcessingTimeWindows(_SlidingWindows[T]):
+    _event_time = False
+
+
+GapExtractor = Union[SessionWindowTimeGapExtractor, Callable[[Any], int]]
+
+
+class _SessionWindows(MergingWindowAssigner[T, TimeWindow], _TimeWindows[T]):
+    """A window from each record to the end of its gap; windows that meet become one."""
+
+    def _gap(self, element: T) -> int:
+        raise NotImplementedError
+
+    def assign_windows(self, element: T, timestamp: int, context) -> list[TimeWindow]:
+        time = self._time(timestamp, context)
+        return [TimeWindow(time, time + self._gap(element))]
+
+    def merge_windows(self, windows: Iterable[TimeWindow], callback) -> None:
+        TimeWindow.merge_windows(windows, callback)
+
+
+class _FixedGap(_SessionWindows[T]):
+    def __init__(self, session_gap: TimeLike):
+        self.gap_ms = to_milliseconds(session_gap)
+        if self.gap_ms <= 0:
+            raise InvalidJobError(f"the gap of a session must be above 0 ms, not {self.gap_ms}")
+
+    @classmethod
+    def with_gap(cls, size: TimeLike):
+        return cls(size)
+
+    def _gap(self, element: T) -> int:
+        return self.gap_ms
+
+
+class _DynamicGap(_SessionWindows[T]):
+    def __init__(self, session_window_time_gap_extractor: GapExtractor):
+        self.extractor = session_window_time_gap_extractor
+
+    @classmethod
+    def with_dynamic_gap(cls, extractor: GapExtractor):
+        """``extractor``: a SessionWindowTimeGapExtractor, or a function of the record."""
+        return cls(extractor)
+
+    def _gap(self, element: T) -> int:
+        extractor = self.extractor
+        gap = extractor.extract if isinstance(extractor, SessionWindowTimeGapExtractor) else extractor
+        gap_ms = to_milliseconds(gap(element))
+        if gap_ms <= 0:
+            raise InvalidJobError(f"the gap of a session must be above 0 ms, not {gap_ms}")
+        return gap_ms
+
+
+class DynamicEventTimeSessionWindows(_DynamicGap[T]):
+    pass
+
+
+class DynamicProcessingTimeSessionWindows(_DynamicGap[T]):
+    _event_time = False
+
+
+class EventTimeSessionWindows(_FixedGap[T]):
+    @staticmethod
+    def with_dynamic_gap(extractor: GapExtractor) -> DynamicEventTimeSessionWindows:
+        return DynamicEventTimeSessionWindows(extractor)
+
+
+class ProcessingTimeSessionWindows(_FixedGap[T]):
+    _event_time = False
+
+    @staticmethod
+    def with_dynamic_gap(extractor: GapExtractor) -> DynamicProcessingTimeSessionWindows:
+        return DynamicProcessingTimeSessionWindows(extractor)
+
+
+class _CountWindows(WindowAssigner[T, CountWindow]):
+    """Counts the records of a key in state, and numbers the windows by it."""
+
+    def _next_position(self, context: WindowAssigner.WindowAssignerContext) -> int:
+        state = context.get_runtime_context().get_state(
+            ValueStateDescriptor(f"{type(self).__name__}-count", Types.LONG())
+        )
+        position = state.value() or 0
+        state.update(position + 1)
+        return position
+
+    def get_window_serializer(self) -> TypeSerializer[CountWindow]:
+        return CountWindowSerializer()
+
+    def is_event_time(self) -> bool:
+        return False
+
+
+class CountTumblingWindowAssigner(_CountWindows[T]):
+    def __init__(self, window_size: int):
+        if window_size <= 0:
+            raise InvalidJobError(f"the size of a count window must be above 0, not {window_size}")
+        self.window_size = window_size
+
+    @staticmethod
+    def of(window_size: int) -> "CountTumblingWindowAssigner":
+        return CountTumblingWindowAssigner(window_size)
+
+    def assign_windows(self, element: T, timestamp: int, context) -> list[CountWindow]:
+        return [CountWindow(self._next_position(context) // self.window_size)]
+
+    def get_default_trigger(self, env: Any = None) -> Trigger[T, CountWindow]:
+        return PurgingTrigger.of(CountTrigger.of(self.window_size))
+
+
+class CountSlidingWindowAssigner(_CountWindows[T]):
+    def __init__(self, window_size: int, window_slide: int):
+        if window_size <= 0 or window_slide <= 0:
+            raise InvalidJobError(
+                f"size and slide of a count window must be above 0, not {window_size} and {window_slide}"
+            )
+        self.window_size, self.window_slide = window_size, window_slide
+
+    @staticmethod
+    def of(window_size: int, window_slide: int) -> "CountSlidingWindowAssigner":
+        return CountSlidingWindowAssigner(window_size, window_slide)
+
+    def assign_windows(self, element: T, timestamp: int, context) -> list[CountWindow]:
+        """Window n holds the records from n * slide on, ``window_size`` of them."""
+        position = self._next_position(context)
+        last = position // self.window_slide
+        first = max(0, (position - self.window_size) // self.window_slide + 1)
+        return [CountWindow(number) for number in range(first, last + 1)]
+
+    def get_default_trigger(self, env: Any = None) -> Trigger[T, CountWindow]:
+        return PurgingTrigger.of(CountTrigger.of(self.window_size))
+
+
+class GlobalWindows(WindowAssigner[T, GlobalWindow]):
+    """All records of a key in one window, which fires only by a trigger of your own."""
+
+    @staticmethod
+    def create() -> "GlobalWindows":
+        return GlobalWindows()
+
+    def assign_windows(self, element: T, timestamp: int, context) -> list[GlobalWindow]:
+        return [GlobalWindow.get()]
+
+    def get_default_trigger(self, env: Any = None) -> Trigger[T, GlobalWindow]:
+        return NeverTrigger()
+
+    def get_window_serializer(self) -> TypeSerializer[GlobalWindow]:
+        return GlobalWindowSerializer()
+
+    def is_event_time(self) -> bool:
+        return False

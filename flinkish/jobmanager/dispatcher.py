@@ -1,0 +1,176 @@
+"""All jobs of a JobManager, and the way of events to them.
+
+One ``step`` carries an event to the core that it concerns, carries that core's wishes to the
+others (a JobMaster asks for slots, the ResourceManager allocates them, the JobMaster deploys),
+and returns what is left for the shell.  The order of effects is the order in which the cores made
+them, so a message to a slot is always behind the one before it.
+
+Jobs that have ended move to an archive of the last ``archive_size``.
+
+Invariants, see ``check``: those of the cores; only jobs that have not ended hold or await slots.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
+from typing import Any, Mapping, Optional
+
+from flinkish.common.job_status import JobStatus
+from flinkish.errors import FlinkishError
+from flinkish.jobmanager.events import (
+    Aborted,
+    CancelRequested,
+    Committed,
+    CoordinatorFailed,
+    CoordinatorSaid,
+    DeployToSlot,
+    FromSlot,
+    JobStatusChanged,
+    JobSubmitted,
+    KillSlots,
+    ReleaseSlots,
+    RequestSlots,
+    SendToSlot,
+    SlotLost,
+    SlotsAllocated,
+    SlotSaid,
+    SlotsRefused,
+    Tick,
+)
+from flinkish.jobmanager.job_master import JobMaster
+from flinkish.jobmanager.resource_manager import ResourceManager, SlotState
+from flinkish.messages.control import MetricsReport
+
+
+@dataclass(frozen=True)
+class ArchivedJob:
+    """What is kept of a job that has ended."""
+
+    job_id: str
+    job_name: str
+    status: str
+    error: Optional[FlinkishError]
+    description: Mapping[str, Any]
+    metrics: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass
+class Dispatcher:
+    resource_manager: ResourceManager
+    archive_size: int = 100
+    jobs: dict[str, JobMaster] = field(default_factory=dict)
+    archive: "OrderedDict[str, ArchivedJob]" = field(default_factory=OrderedDict)
+    task_metrics: dict[str, dict[str, Mapping[str, Any]]] = field(default_factory=dict)
+
+    def step(self, event, now_ms: int) -> list:
+        """Apply one event; return what the shell must do, in order."""
+        effects: list = []
+        match event:
+            case JobSubmitted(job):
+                assert job.job_id not in self.jobs, f"job {job.job_id} was submitted twice"
+                master = self.jobs[job.job_id] = JobMaster(job)
+                self._run(master.start(now_ms), now_ms, effects)
+            case SlotSaid(connection, message):
+                self._slot_said(connection, message, now_ms, effects)
+            case CancelRequested() | CoordinatorSaid() | CoordinatorFailed() | Committed() | Aborted():
+                self._to_job(event.job_id, event, now_ms, effects)
+            case Tick():
+                self._run(self.resource_manager.step(event, now_ms), now_ms, effects)
+                for job_id in list(self.jobs):
+                    self._to_job(job_id, event, now_ms, effects)
+            case _:
+                self._run(self.resource_manager.step(event, now_ms), now_ms, effects)
+        return effects
+
+    def _to_job(self, job_id: str, event, now_ms: int, effects: list) -> None:
+        master = self.jobs.get(job_id)
+        if master is not None:
+            self._run(master.step(event, now_ms), now_ms, effects)
+
+    def _slot_said(self, connection: int, message, now_ms: int, effects: list) -> None:
+        slot = self.resource_manager.slot_at(connection)
+        execution = getattr(message, "execution", None)
+        job_id = message.job_id if execution is None else execution.job_id
+        if slot is None or slot.job_id is None or slot.job_id != job_id:
+            return  # of a process that has been replaced, or of a job that is over
+        if isinstance(message, MetricsReport):
+            if message.attempt == self.jobs[job_id].attempt:
+                self.task_metrics.setdefault(job_id, {}).update(message.tasks)
+            return
+        self._to_job(job_id, FromSlot(slot.slot_id, message), now_ms, effects)
+
+    def _run(self, wishes: list, now_ms: int, effects: list) -> None:
+        for wish in wishes:
+            match wish:
+                case RequestSlots() | ReleaseSlots() | KillSlots() | SendToSlot():
+                    self._run(self.resource_manager.step(wish, now_ms), now_ms, effects)
+                case SlotsAllocated(job_id) | SlotsRefused(job_id) | SlotLost(job_id):
+                    self._to_job(job_id, wish, now_ms, effects)
+                case DeployToSlot(_, _, index, slots):
+                    slot = self.resource_manager.slots.get(slots[index].slot_id)
+                    if slot is not None and slot.job_id == wish.job_id and slot.connection is not None:
+                        effects.append(replace(wish, connection=slot.connection))
+                case JobStatusChanged(job_id, status):
+                    effects.append(wish)
+                    if JobStatus[status].is_globally_terminal_state():
+                        self._archive(job_id)
+                case _:
+                    effects.append(wish)
+
+    def _archive(self, job_id: str) -> None:
+        master = self.jobs.pop(job_id)
+        self.archive[job_id] = ArchivedJob(
+            job_id,
+            master.job.job_name,
+            master.status.name,
+            master.cause,
+            master.describe(),
+            self.task_metrics.pop(job_id, {}),
+        )
+        while len(self.archive) > self.archive_size:
+            self.archive.popitem(last=False)
+
+    # ---- what others ask ------------------------------------------------------------------------
+
+    def status(self, job_id: str) -> Optional[str]:
+        """Name of the JobStatus; None: unknown, or no longer in the archive."""
+        if job_id in self.jobs:
+            return self.jobs[job_id].status.name
+        archived = self.archive.get(job_id)
+        return archived.status if archived else None
+
+    def metrics(self, job_id: str) -> dict[str, Mapping[str, Any]]:
+        """The last report of each task: name of the execution -> metric -> value."""
+        archived = self.archive.get(job_id)
+        return dict(archived.metrics if archived else self.task_metrics.get(job_id, {}))
+
+    def describe(self) -> dict:
+        """For the REST API: plain data."""
+        slots = self.resource_manager.slots.values()
+        return {
+            "slots-total": len(slots),
+            "slots-available": sum(slot.state is SlotState.FREE for slot in slots),
+            "taskmanagers": [
+                {"lease": s.lease, "task": s.task_index, "host": s.host, "attempt": s.spark_attempt}
+                for s in self.resource_manager.supervisors.values()
+            ],
+            "slots": [
+                {"id": s.slot_id, "state": s.state.name, "job": s.job_id, "pid": s.pid} for s in slots
+            ],
+            "jobs": [master.describe() for master in self.jobs.values()]
+            + [job.description for job in self.archive.values()],
+        }
+
+    def check(self) -> None:
+        """Assert what holds between any two steps."""
+        self.resource_manager.check()
+        for job_id, master in self.jobs.items():
+            assert master.job.job_id == job_id
+            assert not master.ended, "jobs that have ended are in the archive"
+            master.check()
+        manager = self.resource_manager
+        holders = {slot.job_id for slot in manager.slots.values() if slot.job_id}
+        holders |= {request.job_id for request in manager.requests}
+        assert holders <= set(self.jobs), f"{holders - set(self.jobs)} hold slots and are over"
+        assert len(self.archive) <= self.archive_size

@@ -1,0 +1,353 @@
+"""What goes into the cores of the JobManager, and what comes out.
+
+Events are facts that the shell has seen; effects are orders to it, in the order in which it must
+carry them out.  A *connection* is a number that the shell gave to a connection that has proved
+the secret.  A last group never leaves the Dispatcher: it is how its cores talk to each other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Optional, Union
+
+from flinkish.errors import FlinkishError
+from flinkish.messages.control import (
+    MetricsReport,
+    OperatorEvent,
+    RegisterSlot,
+    RegisterSupervisor,
+    SupervisorHeartbeat,
+)
+from flinkish.messages.deployment import SlotAddress
+
+# ---- events -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A launch has been handed to the launcher: these slots are to come.
+
+    ``supervisors``: (task index, its slot ids) of each."""
+
+    lease: str
+    supervisors: tuple[tuple[int, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True)
+class LaunchEnded:
+    """The launcher has nothing running any more; ``error`` says why when it knows."""
+
+    lease: str
+    error: Optional[FlinkishError] = None
+
+
+@dataclass(frozen=True)
+class SupervisorRegistered:
+    connection: int
+    message: RegisterSupervisor
+
+
+@dataclass(frozen=True)
+class SlotRegistered:
+    connection: int
+    message: RegisterSlot
+
+
+@dataclass(frozen=True)
+class SupervisorReported:
+    connection: int
+    message: SupervisorHeartbeat
+
+
+@dataclass(frozen=True)
+class Disconnected:
+    connection: int
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class SlotSaid:
+    """A message of a registered slot about its job: TasksDeployed, TaskStateChanged, SlotFailed,
+    OperatorEvent or MetricsReport."""
+
+    connection: int
+    message: Any
+
+
+@dataclass(frozen=True)
+class JobSubmitted:
+    """``job`` is a ``jobmanager.job_master.JobDescription``."""
+
+    job: Any
+
+
+@dataclass(frozen=True)
+class CancelRequested:
+    job_id: str
+
+
+@dataclass(frozen=True)
+class CoordinatorSaid:
+    """A coordinator in the driver has something for the operator of a subtask."""
+
+    job_id: str
+    attempt: int
+    operator_id: str
+    subtask: int
+    payload: Any
+
+
+@dataclass(frozen=True)
+class CoordinatorFailed:
+    """User code of a coordinator in the driver raised."""
+
+    job_id: str
+    attempt: int
+    error: FlinkishError
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The committers of the job's sinks have run; ``error`` None: everything is published."""
+
+    job_id: str
+    attempt: int
+    error: Optional[FlinkishError] = None
+
+
+@dataclass(frozen=True)
+class Aborted:
+    """The committers have removed what was prepared, or have failed to (the shell logs that)."""
+
+    job_id: str
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed.  ``launch_waiting``: what the launcher says that it waits for.
+
+    ``late_ms``: how much later than due this tick comes.  The JobManager itself did not get to run
+    (user code in the driver may hold the GIL), so that time is counted against nobody."""
+
+    launch_waiting: str = ""
+    late_ms: int = 0
+
+
+Event = Union[
+    Launched,
+    LaunchEnded,
+    SupervisorRegistered,
+    SlotRegistered,
+    SupervisorReported,
+    Disconnected,
+    SlotSaid,
+    JobSubmitted,
+    CancelRequested,
+    CoordinatorSaid,
+    CoordinatorFailed,
+    Committed,
+    Aborted,
+    Tick,
+]
+
+# ---- effects ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Send:
+    connection: int
+    message: Any
+
+
+@dataclass(frozen=True)
+class CloseConnection:
+    """After what was sent on it has gone out."""
+
+    connection: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class LaunchSlots:
+    """The last launch has ended and a job waits: launch all slots again, under a new lease."""
+
+
+@dataclass(frozen=True)
+class StartCoordinators:
+    """Start the job's enumerators, before any reader of this attempt registers."""
+
+    job_id: str
+    attempt: int
+
+
+@dataclass(frozen=True)
+class DeployToSlot:
+    """Build ``DeployTasks`` for ``slots[index]`` of the job's attempt and send it."""
+
+    job_id: str
+    attempt: int
+    index: int
+    slots: tuple[SlotAddress, ...]
+    connection: int = -1  # filled in by the Dispatcher
+
+
+@dataclass(frozen=True)
+class ToCoordinator:
+    job_id: str
+    event: OperatorEvent
+
+
+@dataclass(frozen=True)
+class CommitSinks:
+    job_id: str
+    attempt: int
+
+
+@dataclass(frozen=True)
+class AbortSinks:
+    job_id: str
+    attempt: int
+
+
+@dataclass(frozen=True)
+class ExecutionChanged:
+    """For the log and the web UI."""
+
+    job_id: str
+    task: str
+    state: str
+
+
+@dataclass(frozen=True)
+class JobStatusChanged:
+    """``status`` is the name of a JobStatus.  A terminal one comes once and is the job's last
+    effect but for the release of its slots."""
+
+    job_id: str
+    status: str
+    error: Optional[FlinkishError] = None
+
+
+@dataclass(frozen=True)
+class Warn:
+    """Odd, but recovered: a line for the log."""
+
+    text: str
+
+
+Effect = Union[
+    Send,
+    CloseConnection,
+    LaunchSlots,
+    StartCoordinators,
+    DeployToSlot,
+    ToCoordinator,
+    CommitSinks,
+    AbortSinks,
+    ExecutionChanged,
+    JobStatusChanged,
+    Warn,
+]
+
+# ---- between the cores --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RequestSlots:
+    """JobMaster to ResourceManager."""
+
+    job_id: str
+    job_name: str
+    count: int
+
+
+@dataclass(frozen=True)
+class ReleaseSlots:
+    """JobMaster to ResourceManager: the job needs its slots, or its request, no more."""
+
+    job_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class KillSlots:
+    """JobMaster to ResourceManager: these do not answer."""
+
+    job_id: str
+    slot_ids: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class SlotsAllocated:
+    """ResourceManager to JobMaster."""
+
+    job_id: str
+    slots: tuple[SlotAddress, ...]
+
+
+@dataclass(frozen=True)
+class SlotsRefused:
+    """ResourceManager to JobMaster."""
+
+    job_id: str
+    error: FlinkishError
+
+
+@dataclass(frozen=True)
+class SlotLost:
+    """ResourceManager to JobMaster."""
+
+    job_id: str
+    slot_id: str
+    error: FlinkishError
+
+
+@dataclass(frozen=True)
+class FromSlot:
+    """Dispatcher to JobMaster: a ``SlotSaid`` whose slot is held by this job."""
+
+    slot_id: str
+    message: Any
+
+
+@dataclass(frozen=True)
+class SendToSlot:
+    """JobMaster to ResourceManager: for the process that holds the slot for this job."""
+
+    job_id: str
+    slot_id: str
+    message: Any
+
+
+class Story:
+    """The last events that a core has seen, for the error when something fails.
+
+    Ticks, heartbeats and metrics are no news.  Events are turned to text only when asked for, so
+    large payloads are named by their type and let go."""
+
+    def __init__(self, length: int = 50):
+        self._entries: deque[tuple[int, Any]] = deque(maxlen=length)
+
+    def add(self, now_ms: int, event: Any) -> None:
+        if isinstance(event, (Tick, SupervisorReported)):
+            return
+        if isinstance(event, (SlotSaid, FromSlot)):
+            message = event.message
+            if isinstance(message, MetricsReport):
+                return
+            if isinstance(message, OperatorEvent):
+                event = f"OperatorEvent({message.execution}, {type(message.payload).__name__})"
+        elif isinstance(event, CoordinatorSaid):
+            event = f"CoordinatorSaid({event.operator_id}, {event.subtask}, {type(event.payload).__name__})"
+        self._entries.append((now_ms, event))
+
+    def lines(self) -> tuple[str, ...]:
+        return tuple(f"{now_ms} {_bounded(event)}" for now_ms, event in self._entries)
+
+
+def _bounded(event: Any, length: int = 200) -> str:
+    text = event if isinstance(event, str) else repr(event)
+    return text if len(text) <= length else text[: length - 3] + "..."

@@ -1,0 +1,523 @@
+"""The slot pool: supervisors, slots, and the jobs that hold them or wait for them.
+
+States of a slot::
+
+    EXPECTED ──registers──> FREE ──request──> ALLOCATED ──job over──> RELEASED
+       ^                      │                  │ disconnects           │ disconnects
+       │<────disconnects──────┘                  v                       │
+       │<──exit reported, or report_wait_ms── MISSING                    │
+       │<────────────────────────────────────────────────────────────────┘
+    any ──supervisor gone──> LOST ──supervisor of a Spark retry──> EXPECTED
+
+A slot serves one job at a time: after a job its process ends, and the supervisor starts a fresh
+one, which registers under the same slot id.  A process that registers while the core still
+believes in the one before it is newer, so it wins (its supervisor has started it because the old
+one is dead); the old one's connection is closed, which makes it exit if it lives after all.
+
+Requests are served in the order of their arrival, each as a whole, so that a large job is not
+starved by small ones behind it.  A request for more slots than the cluster can ever have is
+refused at once; one that merely waits is refused after ``request_timeout_ms`` with the names of
+those who hold the slots.
+
+Invariants, see ``check``: a slot belongs to a job exactly in ALLOCATED and MISSING; a slot with a
+connection is FREE, ALLOCATED or RELEASED; no connection serves two; no job that waits holds slots.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Optional
+
+from flinkish.errors import FlinkishError, NotEnoughSlotsError, ResourceError, SlotLostError
+from flinkish.jobmanager.events import (
+    CloseConnection,
+    Disconnected,
+    KillSlots,
+    LaunchEnded,
+    Launched,
+    LaunchSlots,
+    ReleaseSlots,
+    RequestSlots,
+    Send,
+    SendToSlot,
+    SlotLost,
+    SlotRegistered,
+    SlotsAllocated,
+    SlotsRefused,
+    Story,
+    SupervisorRegistered,
+    SupervisorReported,
+    Tick,
+    Warn,
+)
+from flinkish.messages.control import (
+    PROTOCOL_VERSION,
+    KillSlot,
+    RegistrationRefused,
+    ReleaseSlot,
+)
+from flinkish.messages.deployment import SlotAddress
+
+
+FAILED_STARTS_MAX = 3
+
+
+class SlotState(enum.Enum):
+    EXPECTED = "EXPECTED"  # a process is to start and register
+    FREE = "FREE"
+    ALLOCATED = "ALLOCATED"
+    MISSING = "MISSING"  # its connection broke under a job; the supervisor may still say why
+    RELEASED = "RELEASED"  # told to end
+    LOST = "LOST"  # nobody will start a process any more
+
+
+@dataclass
+class Slot:
+    slot_id: str
+    lease: str
+    task_index: int
+    order: int
+    state: SlotState = SlotState.EXPECTED
+    job_id: Optional[str] = None
+    connection: Optional[int] = None
+    address: Optional[SlotAddress] = None
+    pid: int = 0
+    deadline_ms: Optional[int] = None  # of MISSING and RELEASED
+    failed_starts: int = 0  # processes that ended badly since the last one registered
+
+
+@dataclass
+class Supervisor:
+    lease: str
+    task_index: int
+    spark_attempt: int
+    host: str
+    connection: int
+    last_heartbeat_ms: int
+
+
+@dataclass
+class SlotRequest:
+    job_id: str
+    job_name: str
+    count: int
+    since_ms: int
+    deadline_ms: int
+
+
+@dataclass
+class ResourceManager:
+    """See the module.
+
+    Args:
+        capacity: slots that the cluster can ever have; None: unknown.
+        request_timeout_ms: ``slot.request.timeout``.
+        heartbeat_timeout_ms: ``heartbeat.timeout``, of supervisors.
+        release_timeout_ms: a released process that has not ended by then is killed.
+        report_wait_ms: how long a broken connection waits for the supervisor's exit report.
+    """
+
+    capacity: Optional[int]
+    request_timeout_ms: int = 60_000
+    heartbeat_timeout_ms: int = 10_000
+    release_timeout_ms: int = 10_000
+    report_wait_ms: int = 1_000
+    slots: dict[str, Slot] = field(default_factory=dict)
+    supervisors: dict[tuple[str, int], Supervisor] = field(default_factory=dict)
+    requests: list[SlotRequest] = field(default_factory=list)
+    job_names: dict[str, str] = field(default_factory=dict)
+    story: Story = field(default_factory=Story)
+    lease: Optional[str] = None  # of the launch that lives
+    _launched_once: bool = False
+    _waiting_text: str = ""
+
+    # ---- events ---------------------------------------------------------------------------------
+
+    def step(self, event, now_ms: int) -> list:
+        """Apply one event; return what must be done, in order."""
+        self.story.add(now_ms, event)
+        match event:
+            case Launched():
+                return self._launched(event)
+            case SupervisorRegistered(connection, message):
+                return self._supervisor_registered(connection, message, now_ms)
+            case SlotRegistered(connection, message):
+                return self._slot_registered(connection, message, now_ms) + self._serve()
+            case SupervisorReported(connection, message):
+                return self._supervisor_reported(connection, message, now_ms)
+            case Disconnected(connection, why):
+                return self._disconnected(connection, why, now_ms)
+            case LaunchEnded(lease, error):
+                return self._launch_ended(lease, error, now_ms)
+            case RequestSlots():
+                return self._request(event, now_ms) + self._serve()
+            case ReleaseSlots(job_id, reason):
+                return self._release(job_id, reason, now_ms) + self._serve()
+            case KillSlots(job_id, slot_ids, reason):
+                return self._kill(job_id, slot_ids, reason)
+            case SendToSlot(job_id, slot_id, message):
+                slot = self.slots.get(slot_id)
+                if slot is None or slot.job_id != job_id or slot.connection is None:
+                    return []  # on its way out; its loss is told by SlotLost
+                return [Send(slot.connection, message)]
+            case Tick(launch_waiting, late_ms):
+                self._waiting_text = launch_waiting
+                return self._tick(late_ms, now_ms)
+        raise AssertionError(f"unknown event {event!r}")
+
+    def _launched(self, event: Launched) -> list:
+        self.lease = event.lease
+        self._launched_once = True
+        self.slots = {key: slot for key, slot in self.slots.items() if slot.job_id is not None}
+        for task_index, slot_ids in event.supervisors:
+            for slot_id in slot_ids:
+                assert slot_id not in self.slots, f"slot id {slot_id} was launched twice"
+                self.slots[slot_id] = Slot(slot_id, event.lease, task_index, order=len(self.slots))
+        return []
+
+    def _supervisor_registered(self, connection: int, message, now_ms: int) -> list:
+        key = (message.lease, message.task_index)
+        present = self.supervisors.get(key)
+        refusal = self._refusal(message.lease, message.protocol_version)
+        if not refusal and present is not None:
+            refusal = f"task {message.task_index} of this launch has registered already"
+        unknown = [slot_id for slot_id in message.slot_ids if slot_id not in self.slots]
+        if not refusal and unknown:
+            refusal = f"this launch has no slots {', '.join(unknown)}"
+        if refusal:
+            return [
+                Send(connection, RegistrationRefused(refusal)),
+                CloseConnection(connection, refusal),
+            ]
+        self.supervisors[key] = Supervisor(
+            message.lease, message.task_index, message.spark_attempt, message.host, connection, now_ms
+        )
+        for slot in self._slots_of(key):
+            if slot.state is SlotState.LOST:
+                slot.state = SlotState.EXPECTED
+        return []
+
+    def _slot_registered(self, connection: int, message, now_ms: int) -> list:
+        slot = self.slots.get(message.slot_id)
+        refusal = self._refusal(message.lease, message.protocol_version)
+        if not refusal and slot is None:
+            refusal = f"this launch has no slot {message.slot_id}"
+        if not refusal and slot.state is SlotState.LOST:
+            refusal = f"the supervisor of slot {message.slot_id} is gone"
+        if refusal:
+            return [
+                Send(connection, RegistrationRefused(refusal)),
+                CloseConnection(connection, refusal),
+            ]
+        effects: list = []
+        if slot.connection is not None:
+            effects.append(CloseConnection(slot.connection, "a newer process has taken the slot"))
+        if slot.job_id is not None:
+            effects += self._lose(slot, "its process was replaced", now_ms)
+        slot.state = SlotState.FREE
+        slot.connection, slot.address, slot.pid = connection, message.address, message.pid
+        slot.job_id = slot.deadline_ms = None
+        slot.failed_starts = 0
+        return effects
+
+    def _refusal(self, lease: str, protocol_version: int) -> str:
+        if protocol_version != PROTOCOL_VERSION:
+            return f"protocol version {protocol_version}, the JobManager speaks {PROTOCOL_VERSION}"
+        if lease != self.lease:
+            return f"launch {lease} is over"
+        return ""
+
+    def _supervisor_reported(self, connection: int, message, now_ms: int) -> list:
+        supervisor = self._supervisor_at(connection)
+        if supervisor is None:
+            return []
+        supervisor.last_heartbeat_ms = now_ms
+        effects: list = []
+        for report in message.reports:
+            slot = self.slots.get(report.slot_id)
+            if slot is None or report.exit_status is None:
+                continue
+            text = report.detail or f"exit status {report.exit_status}"
+            if slot.state is SlotState.MISSING and report.pid == slot.pid:
+                effects += self._lose(slot, f"its process has ended: {text}", now_ms)
+            elif slot.state is SlotState.EXPECTED and report.exit_status != 0:
+                slot.failed_starts += 1
+                if slot.failed_starts >= FAILED_STARTS_MAX:
+                    effects += self._refuse_all(slot, supervisor, text)
+        return effects
+
+    def _refuse_all(self, slot: Slot, supervisor: Supervisor, text: str) -> list:
+        """A process that never comes up (a module is missing there) is no reason to wait."""
+        waiting, self.requests = self.requests, []
+        return [
+            SlotsRefused(
+                request.job_id,
+                ResourceError(
+                    "could not start a slot process",
+                    where=f"slot {slot.slot_id} on {supervisor.host}",
+                    why=f"{slot.failed_starts} processes in a row ended before they registered: {text}",
+                    do="look at the error output of the slot, in the log of its executor",
+                ),
+            )
+            for request in waiting
+        ]
+
+    def _disconnected(self, connection: int, why: str, now_ms: int) -> list:
+        supervisor = self._supervisor_at(connection)
+        if supervisor is not None:
+            return self._supervisor_lost(supervisor, why or "its connection closed", now_ms)
+        for slot in self.slots.values():
+            if slot.connection == connection:
+                slot.connection = slot.address = None
+                if slot.state is SlotState.ALLOCATED:
+                    slot.state = SlotState.MISSING
+                    slot.deadline_ms = now_ms + self.report_wait_ms
+                else:
+                    slot.state = SlotState.EXPECTED
+                    slot.deadline_ms = None
+        return []
+
+    def _supervisor_lost(self, supervisor: Supervisor, why: str, now_ms: int) -> list:
+        key = (supervisor.lease, supervisor.task_index)
+        del self.supervisors[key]
+        effects: list = []
+        for slot in self._slots_of(key):
+            if slot.connection is not None:
+                effects.append(CloseConnection(slot.connection, "its supervisor is gone"))
+            if slot.job_id is not None:
+                effects += self._lose(
+                    slot, f"its supervisor on {supervisor.host} is gone: {why}", now_ms
+                )
+            slot.connection = slot.address = slot.deadline_ms = None
+            slot.state = SlotState.LOST
+        return effects
+
+    def _lose(self, slot: Slot, why: str, now_ms: int) -> list:
+        job_id, slot.job_id = slot.job_id, None
+        slot.state, slot.connection, slot.address, slot.deadline_ms = SlotState.EXPECTED, None, None, None
+        error = SlotLostError(
+            f"lost slot {slot.slot_id}",
+            where=f"job {job_id}, slot process {slot.pid}",
+            why=why,
+            do="look at the executor's log; a process that was killed is often out of memory",
+            story=self.story.lines(),
+        )
+        return [SlotLost(job_id, slot.slot_id, error)]
+
+    def _launch_ended(self, lease: str, error: Optional[FlinkishError], now_ms: int) -> list:
+        if lease != self.lease:
+            return []
+        self.lease = None
+        why = error.what if error else "the launch has ended"
+        effects: list = []
+        for supervisor in list(self.supervisors.values()):
+            if supervisor.lease == lease:
+                effects.append(CloseConnection(supervisor.connection, why))
+                effects += self._supervisor_lost(supervisor, why, now_ms)
+        for slot in self.slots.values():
+            if slot.lease == lease and slot.state is not SlotState.LOST:
+                if slot.connection is not None:
+                    effects.append(CloseConnection(slot.connection, why))
+                if slot.job_id is not None:
+                    effects += self._lose(slot, why, now_ms)
+                slot.connection = slot.address = slot.deadline_ms = None
+                slot.state = SlotState.LOST
+        waiting, self.requests = self.requests, []
+        for request in waiting:
+            refusal = error or NotEnoughSlotsError(
+                f"could not get {request.count} slots",
+                where=f'job "{request.job_name}" ({request.job_id})',
+                why="the launch of the slots ended without an error",
+                do="look at the log of the Spark application",
+            )
+            effects.append(SlotsRefused(request.job_id, refusal))
+        return effects
+
+    # ---- jobs -----------------------------------------------------------------------------------
+
+    def _request(self, event: RequestSlots, now_ms: int) -> list:
+        self.job_names[event.job_id] = event.job_name
+        if self.capacity is not None and event.count > self.capacity:
+            error = NotEnoughSlotsError(
+                f"could not get {event.count} slots",
+                where=f'job "{event.job_name}" ({event.job_id})',
+                why=f"it needs {event.count} slots, the cluster has {self.capacity}",
+                do="lower the parallelism, or start the cluster with more slots",
+                needed=event.count,
+                available=self.capacity,
+            )
+            return [SlotsRefused(event.job_id, error)]
+        self.requests.append(
+            SlotRequest(
+                event.job_id, event.job_name, event.count, now_ms, now_ms + self.request_timeout_ms
+            )
+        )
+        if self._launched_once and self.lease is None:
+            return [LaunchSlots()]
+        return []
+
+    def _serve(self) -> list:
+        effects: list = []
+        while self.requests:
+            free = sorted(
+                (slot for slot in self.slots.values() if slot.state is SlotState.FREE),
+                key=lambda slot: slot.order,
+            )
+            request = self.requests[0]
+            if len(free) < request.count:
+                break
+            del self.requests[0]
+            chosen = free[: request.count]
+            for slot in chosen:
+                slot.state, slot.job_id = SlotState.ALLOCATED, request.job_id
+            effects.append(SlotsAllocated(request.job_id, tuple(slot.address for slot in chosen)))
+        return effects
+
+    def _release(self, job_id: str, reason: str, now_ms: int) -> list:
+        self.requests = [request for request in self.requests if request.job_id != job_id]
+        self.job_names.pop(job_id, None)
+        effects: list = []
+        for slot in self.slots.values():
+            if slot.job_id != job_id:
+                continue
+            slot.job_id = None
+            if slot.connection is None:  # MISSING
+                slot.state, slot.deadline_ms = SlotState.EXPECTED, None
+                continue
+            slot.state, slot.deadline_ms = SlotState.RELEASED, now_ms + self.release_timeout_ms
+            effects.append(Send(slot.connection, ReleaseSlot(reason)))
+        return effects
+
+    def _kill(self, job_id: str, slot_ids: tuple[str, ...], reason: str) -> list:
+        effects: list = []
+        for slot_id in slot_ids:
+            slot = self.slots.get(slot_id)
+            if slot is not None and slot.job_id == job_id:
+                effects += self._kill_process(slot, reason)
+        return effects
+
+    def _kill_process(self, slot: Slot, reason: str) -> list:
+        supervisor = self.supervisors.get((slot.lease, slot.task_index))
+        if supervisor is not None:
+            return [Send(supervisor.connection, KillSlot(slot.slot_id, reason))]
+        return []
+
+    # ---- time -----------------------------------------------------------------------------------
+
+    def _tick(self, late_ms: int, now_ms: int) -> list:
+        if late_ms:
+            self._forgive(late_ms, now_ms)
+        effects: list = []
+        for supervisor in list(self.supervisors.values()):
+            silent_ms = now_ms - supervisor.last_heartbeat_ms
+            if silent_ms > self.heartbeat_timeout_ms:
+                effects.append(CloseConnection(supervisor.connection, "no heartbeat"))
+                effects += self._supervisor_lost(supervisor, f"no heartbeat for {silent_ms} ms", now_ms)
+        for slot in self.slots.values():
+            if slot.deadline_ms is None or now_ms < slot.deadline_ms:
+                continue
+            if slot.state is SlotState.MISSING:
+                effects += self._lose(slot, "its connection closed", now_ms)
+            elif slot.state is SlotState.RELEASED:
+                slot.deadline_ms = now_ms + self.release_timeout_ms
+                effects.append(Warn(f"released slot did not end slot={slot.slot_id} pid={slot.pid}"))
+                effects += self._kill_process(slot, "it did not end after its job")
+        effects += self._time_out_requests(now_ms)
+        return effects
+
+    def _forgive(self, late_ms: int, now_ms: int) -> None:
+        for supervisor in self.supervisors.values():
+            supervisor.last_heartbeat_ms = min(now_ms, supervisor.last_heartbeat_ms + late_ms)
+        for slot in self.slots.values():
+            if slot.deadline_ms is not None:
+                slot.deadline_ms += late_ms
+
+    def _time_out_requests(self, now_ms: int) -> list:
+        effects: list = []
+        for request in [request for request in self.requests if now_ms >= request.deadline_ms]:
+            self.requests.remove(request)
+            error = NotEnoughSlotsError(
+                f"could not get {request.count} slots in {now_ms - request.since_ms} ms",
+                where=f'job "{request.job_name}" ({request.job_id})',
+                why=self.describe_holders(request.job_id),
+                do="wait for the other jobs, start more slots, or raise slot.request.timeout",
+                needed=request.count,
+                available=sum(slot.state is SlotState.FREE for slot in self.slots.values()),
+            )
+            effects.append(SlotsRefused(request.job_id, error))
+        return effects + (self._serve() if effects else [])
+
+    # ---- what others ask ------------------------------------------------------------------------
+
+    def describe_holders(self, job_id: str = "") -> str:
+        """What holds the slots, in one line.
+
+        >>> ResourceManager(capacity=2).describe_holders()
+        'the cluster has 0 slots'
+        """
+        parts: list[str] = []
+        by_job: dict[str, int] = {}
+        counts: dict[SlotState, int] = {}
+        for slot in self.slots.values():
+            if slot.job_id is not None:
+                by_job[slot.job_id] = by_job.get(slot.job_id, 0) + 1
+            else:
+                counts[slot.state] = counts.get(slot.state, 0) + 1
+        for holder in sorted(by_job):
+            parts.append(f'{by_job[holder]} held by job "{self.job_names.get(holder, "")}" ({holder})')
+        for state, words in (
+            (SlotState.FREE, "free"),
+            (SlotState.EXPECTED, "not registered yet"),
+            (SlotState.RELEASED, "being replaced"),
+            (SlotState.LOST, "lost"),
+        ):
+            if counts.get(state):
+                parts.append(f"{counts[state]} {words}")
+        text = f"the cluster has {len(self.slots)} slots"
+        if parts:
+            text += ": " + ", ".join(parts)
+        ahead = [request for request in self.requests if request.job_id != job_id]
+        if ahead:
+            text += "; waiting too: " + ", ".join(
+                f'job "{request.job_name}" for {request.count}' for request in ahead
+            )
+        if self._waiting_text:
+            text += f"; the launch waits: {self._waiting_text}"
+        return text
+
+    def slot_at(self, connection: int) -> Optional[Slot]:
+        for slot in self.slots.values():
+            if slot.connection == connection:
+                return slot
+        return None
+
+    def _supervisor_at(self, connection: int) -> Optional[Supervisor]:
+        for supervisor in self.supervisors.values():
+            if supervisor.connection == connection:
+                return supervisor
+        return None
+
+    def _slots_of(self, key: tuple[str, int]) -> list[Slot]:
+        return [slot for slot in self.slots.values() if (slot.lease, slot.task_index) == key]
+
+    def check(self) -> None:
+        """Assert what holds between any two steps."""
+        holding = (SlotState.ALLOCATED, SlotState.MISSING)
+        connected = (SlotState.FREE, SlotState.ALLOCATED, SlotState.RELEASED)
+        connections = [supervisor.connection for supervisor in self.supervisors.values()]
+        for slot_id, slot in self.slots.items():
+            assert slot.slot_id == slot_id
+            assert (slot.job_id is not None) == (slot.state in holding), slot
+            assert (slot.connection is not None) == (slot.state in connected), slot
+            assert (slot.address is not None) == (slot.connection is not None), slot
+            timed = slot.state in (SlotState.MISSING, SlotState.RELEASED)
+            assert (slot.deadline_ms is not None) == timed, slot
+            if slot.connection is not None:
+                connections.append(slot.connection)
+        assert len(connections) == len(set(connections)), "a connection serves two"
+        holders = {slot.job_id for slot in self.slots.values()}
+        assert not [request for request in self.requests if request.job_id in holders]
+        if self.requests:
+            free = sum(slot.state is SlotState.FREE for slot in self.slots.values())
+            assert free < self.requests[0].count, "the first request could be served"

@@ -1,0 +1,137 @@
+"""The JobManager's end of one source: its enumerator, and the readers that have registered.
+
+The enumerator is user code that may wait for a service, so the shell gives each coordinator a
+worker thread of its own, on which all methods here run, one after the other in the order of what
+the readers sent.  Nothing here starts a thread or sends a byte by itself.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any, Callable, Optional
+
+import cloudpickle
+
+from flinkish.connectors.spi import ReaderInfo, Source, SplitEnumerator, SplitEnumeratorContext
+from flinkish.errors import FlinkishError, InvalidJobError, UserFunctionError
+from flinkish.messages.control import (
+    SourceAddSplits,
+    SourceCustomEvent,
+    SourceNoMoreSplits,
+    SourceRegister,
+    SourceRequestSplit,
+)
+
+AsyncCall = Callable[[Callable[[], Any], Callable[[Any, Optional[BaseException]], None], Optional[int]], None]
+
+
+class SourceCoordinator(SplitEnumeratorContext):
+    """Runs the enumerator of ``source`` and is its context.
+
+    Args:
+        source: as the user made it, in the driver.
+        name: of the operator, for errors.
+        parallelism: of the source.
+        send: gives ``(subtask, payload)`` to the JobManager; any thread may call it.
+        call_async: runs a call beside this thread and its handler on it, see the SPI.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        name: str,
+        parallelism: int,
+        send: Callable[[int, Any], None],
+        call_async: AsyncCall,
+    ):
+        self.name = name
+        self._source = source
+        self._parallelism = parallelism
+        self._send = send
+        self._call_async = call_async
+        self._enumerator: Optional[SplitEnumerator] = None
+        self._readers: dict[int, ReaderInfo] = {}
+
+    # ---- called by the shell, on the coordinator's thread ---------------------------------------
+
+    def start(self) -> None:
+        self._enumerator = self._source.create_enumerator(self)
+        self._enumerator.start()
+
+    def handle(self, subtask: int, payload: Any) -> None:
+        """What a reader has sent."""
+        enumerator = self._enumerator
+        if enumerator is None:
+            return  # it failed to start; the job is failing
+        match payload:
+            case SourceRegister(host):
+                self._readers[subtask] = ReaderInfo(subtask, host)
+                enumerator.add_reader(subtask)
+            case SourceRequestSplit(host):
+                enumerator.handle_split_request(subtask, host)
+            case SourceCustomEvent(event):
+                enumerator.handle_source_event(subtask, cloudpickle.loads(event))
+            case _:
+                raise InvalidJobError(
+                    f'source "{self.name}" got a {type(payload).__name__}',
+                    why="its coordinator knows register, request split and custom event",
+                    do="send events by SourceReaderContext.send_source_event",
+                )
+
+    def close(self) -> None:
+        enumerator, self._enumerator = self._enumerator, None
+        if enumerator is not None:
+            enumerator.close()
+
+    # ---- SplitEnumeratorContext -----------------------------------------------------------------
+
+    def current_parallelism(self) -> int:
+        return self._parallelism
+
+    def registered_readers(self) -> dict[int, ReaderInfo]:
+        return dict(self._readers)
+
+    def assign_split(self, split: Any, subtask_id: int) -> None:
+        self._must_be_registered(subtask_id, "a split")
+        self._send(subtask_id, SourceAddSplits(cloudpickle.dumps([split], protocol=5)))
+
+    def signal_no_more_splits(self, subtask_id: int) -> None:
+        self._must_be_registered(subtask_id, "the end of splits")
+        self._send(subtask_id, SourceNoMoreSplits())
+
+    def send_event_to_source_reader(self, subtask_id: int, event: Any) -> None:
+        self._must_be_registered(subtask_id, "an event")
+        self._send(subtask_id, SourceCustomEvent(cloudpickle.dumps(event, protocol=5)))
+
+    def call_async(
+        self,
+        call: Callable[[], Any],
+        handler: Callable[[Any, Optional[BaseException]], None],
+        period_ms: Optional[int] = None,
+    ) -> None:
+        self._call_async(call, handler, period_ms)
+
+    def _must_be_registered(self, subtask_id: int, what: str) -> None:
+        if subtask_id not in self._readers:
+            raise InvalidJobError(
+                f'could not give {what} to reader {subtask_id} of source "{self.name}"',
+                why=f"only these have registered: {sorted(self._readers)}",
+                do="assign splits in add_reader or handle_split_request, or to registered_readers()",
+            )
+
+
+def enumerator_error(name: str, error: BaseException) -> FlinkishError:
+    """What the job fails with when the enumerator of source ``name`` raises ``error``."""
+    return user_error(f'enumerator of source "{name}" failed in the driver', error)
+
+
+def user_error(what: str, error: BaseException) -> FlinkishError:
+    """``error`` of user code in the driver as an error that shows the user's traceback first."""
+    if isinstance(error, FlinkishError):
+        return error
+    return UserFunctionError(
+        what,
+        traceback_text="".join(traceback.format_exception(error)),
+        exception_type=type(error).__name__,
+        exception_message=str(error)[:1_000],
+    )

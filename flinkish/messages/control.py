@@ -1,0 +1,238 @@
+"""Messages between JobManager, supervisors and slots.  Frozen; each goes as one pickled frame over
+a connection that has proved the secret.
+
+Way of a job attempt, as seen by one slot::
+
+    JobManager                         slot
+      DeployTasks          ->            builds tasks, opens connections to its peers
+                           <-          TasksDeployed         (or TaskStateChanged FAILED)
+      StartTasks (when all slots of the job are deployed)
+                           ->            opens the operators: user code runs from here on
+                           <-          TaskStateChanged RUNNING, then FINISHED / FAILED / CANCELED
+      CancelTasks          ->            stops, closes operators
+                           <-          TaskStateChanged CANCELED for each
+      ReleaseSlot          ->            the job is over; the process ends with exit code 0, and its
+                                         supervisor starts a fresh one, which registers anew
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Mapping, Optional
+
+from flinkish.messages.deployment import (
+    ExecutionAttemptID,
+    SlotAddress,
+    TaskDeploymentDescriptor,
+    TaskFailure,
+)
+
+PROTOCOL_VERSION = 1
+
+
+# ---- supervisor <-> JobManager ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RegisterSupervisor:
+    """First message of a supervisor.  ``lease`` names the launch; one registration a
+    (lease, task_index) wins."""
+
+    lease: str
+    task_index: int
+    spark_attempt: int
+    host: str
+    pid: int
+    slot_ids: tuple[str, ...]
+    protocol_version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True)
+class SlotReport:
+    """State of one slot process as its supervisor sees it.  ``progress_age_ms``: since the mailbox
+    loop last turned; ``exit_status`` of the process that has just ended, else None."""
+
+    slot_id: str
+    pid: int
+    progress_age_ms: int
+    exit_status: Optional[int] = None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class SupervisorHeartbeat:
+    reports: tuple[SlotReport, ...]
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """From the JobManager, so that the other side notices when it is gone."""
+
+
+@dataclass(frozen=True)
+class StopSupervisor:
+    """End the slots in order and return, which ends the Spark task."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class KillSlot:
+    """Dump the stacks of the slot process, then kill it (a replacement starts)."""
+
+    slot_id: str
+    reason: str
+
+
+# ---- slot <-> JobManager ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RegisterSlot:
+    lease: str
+    slot_id: str
+    pid: int
+    address: SlotAddress
+    protocol_version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True)
+class RegistrationRefused:
+    """The other side must exit."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class DeployTasks:
+    """``main_classes``: cloudpickle of {name: class} that ``__main__`` of the driver defines, put
+    into the slot's ``__main__`` before anything else is unpickled.  ``sys_path``: entries of the
+    driver that the slot adds when they exist.  ``configuration``: the job's, as a dict of strings.
+    ``initial_credits``: frames that each channel may send at once."""
+
+    job_id: str
+    job_name: str
+    attempt: int
+    tasks: tuple[TaskDeploymentDescriptor, ...]
+    peers: Mapping[str, SlotAddress]
+    configuration: Mapping[str, Any]
+    main_classes: bytes
+    sys_path: tuple[str, ...]
+    initial_credits: int
+
+
+@dataclass(frozen=True)
+class TasksDeployed:
+    job_id: str
+    attempt: int
+
+
+@dataclass(frozen=True)
+class StartTasks:
+    job_id: str
+    attempt: int
+
+
+@dataclass(frozen=True)
+class CancelTasks:
+    job_id: str
+    attempt: int
+
+
+@dataclass(frozen=True)
+class ReleaseSlot:
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class TaskStateChanged:
+    """``state`` is the name of a ``graph.execution_graph.ExecutionState``."""
+
+    execution: ExecutionAttemptID
+    state: str
+    failure: Optional[TaskFailure] = None
+
+
+@dataclass(frozen=True)
+class SlotFailed:
+    """Something outside a task failed in the slot (a peer's connection, an internal error)."""
+
+    slot_id: str
+    job_id: str
+    attempt: int
+    failure: TaskFailure
+    lost_peer: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class OperatorEvent:
+    """From an operator of a subtask to its coordinator, or back.
+
+    Payloads of a source operator: see ``SourceRegister`` to ``SourceCustomEvent`` below; of a sink:
+    ``SinkCommittables`` and ``SinkPayload``."""
+
+    execution: ExecutionAttemptID
+    operator_id: str
+    payload: Any
+
+
+@dataclass(frozen=True)
+class SourceRegister:
+    host: str
+
+
+@dataclass(frozen=True)
+class SourceRequestSplit:
+    host: str
+
+
+@dataclass(frozen=True)
+class SourceAddSplits:
+    splits: bytes  # cloudpickle of a list of splits
+
+
+@dataclass(frozen=True)
+class SourceNoMoreSplits:
+    pass
+
+
+@dataclass(frozen=True)
+class SourceCustomEvent:
+    event: bytes  # cloudpickle
+
+
+@dataclass(frozen=True)
+class SinkCommittables:
+    """``checkpoint_id`` None: at the end of input."""
+
+    committables: bytes  # cloudpickle of a list
+    checkpoint_id: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class SinkPayload:
+    payload: bytes  # pickle
+    
+
+@dataclass(frozen=True)
+class MetricsReport:
+    """Once a second.  ``tasks``: str(execution) -> metric name -> value, see
+    ``flinkish.metrics.names``."""
+
+    job_id: str
+    attempt: int
+    slot_id: str
+    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+# ---- slot <-> slot -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PeerHello:
+    """First message on a connection for records, from the slot that opened it and sends on it.
+    Credits flow back on the same connection."""
+
+    job_id: str
+    attempt: int
+    slot_id: str

@@ -1,0 +1,84 @@
+"""How the JobManager tells a slot what to run: frozen plain data.
+
+A job attempt has one number space for channels: ``channel_id`` is unique among all physical
+channels of the attempt, so that a frame needs no other address.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional
+
+
+@dataclass(frozen=True, order=True)
+class ExecutionAttemptID:
+    """One try at one subtask.  ``attempt`` counts the job's attempts, from 0."""
+
+    job_id: str
+    attempt: int
+    vertex_id: str
+    subtask_index: int
+
+    def __str__(self) -> str:
+        return f"{self.job_id[:8]}-{self.vertex_id[:8]}_{self.subtask_index}_{self.attempt}"
+
+
+@dataclass(frozen=True)
+class ChannelDescriptor:
+    """The other end of one channel: which subtask, in which slot."""
+
+    channel_id: int
+    peer_subtask: int
+    peer_slot: str
+
+
+@dataclass(frozen=True)
+class InputDescriptor:
+    """One job edge that ends here.  ``input_index`` 0 or 1 tells apart the inputs of a two-input
+    operator; a union is several edges with the same index."""
+
+    edge_id: int
+    input_index: int
+    channels: tuple[ChannelDescriptor, ...]
+
+
+@dataclass(frozen=True)
+class OutputDescriptor:
+    """One job edge that starts here; the edge itself (partitioner, node, tag) is in the chain."""
+
+    edge_id: int
+    channels: tuple[ChannelDescriptor, ...]
+
+
+@dataclass(frozen=True)
+class TaskDeploymentDescriptor:
+    """One subtask.
+
+    ``chain`` is a cloudpickle of ``flinkish.graph.job_graph.OperatorChainSpec``: the operators with the
+    user's functions.  It is unpickled only after the connection has proved the secret.
+    """
+
+    execution: ExecutionAttemptID
+    task_name: str
+    parallelism: int
+    max_parallelism: int
+    chain: bytes
+    inputs: tuple[InputDescriptor, ...]
+    outputs: tuple[OutputDescriptor, ...]
+
+
+@dataclass(frozen=True)
+class SlotAddress:
+    """Where a slot listens for records: both forms; peers on the same host use the Unix socket."""
+
+    slot_id: str
+    host: str  # a name of the machine, equal on one machine only (boot id + network namespace)
+    unix_path: Optional[str]
+    tcp: tuple[str, int]
+
+
+@dataclass(frozen=True)
+class TaskFailure:
+    """Why a subtask failed.  ``error`` is a FlinkishError and pickles."""
+
+    error: Any

@@ -1,0 +1,141 @@
+"""Metrics as a slot keeps them: plain numbers on the mailbox thread, no locks."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any, Callable, Optional
+
+from flinkish.metrics.metricbase import Counter, Distribution, Meter, Metric, MetricGroup
+
+__all__ = ["OperatorMetricGroup", "SimpleCounter", "SimpleDistribution", "SimpleMeter"]
+
+
+class SimpleCounter(Counter):
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def inc(self, n: int = 1) -> None:
+        self.count += n
+
+    def dec(self, n: int = 1) -> None:
+        self.count -= n
+
+    def get_count(self) -> int:
+        return self.count
+
+    def snapshot(self) -> int:
+        return self.count
+
+
+class SimpleMeter(Meter):
+    """Rate over the last ``time_span_in_seconds``; a sample is taken when the rate is asked for."""
+
+    __slots__ = ("count", "_span_ms", "_now_ms", "_samples")
+
+    def __init__(self, time_span_in_seconds: int, now_ms: Callable[[], int]):
+        self.count = 0
+        self._span_ms = time_span_in_seconds * 1_000
+        self._now_ms = now_ms
+        self._samples: deque[tuple[int, int]] = deque([(now_ms(), 0)])
+
+    def mark_event(self, value: int = 1) -> None:
+        self.count += value
+
+    def get_count(self) -> int:
+        return self.count
+
+    def get_rate(self) -> float:
+        now, samples = self._now_ms(), self._samples
+        if now - samples[-1][0] >= 1_000:
+            samples.append((now, self.count))
+        while len(samples) > 2 and samples[1][0] <= now - self._span_ms:
+            samples.popleft()
+        since, count = samples[0]
+        return (self.count - count) * 1_000 / max(now - since, 1)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"count": self.count, "rate": self.get_rate()}
+
+
+class SimpleDistribution(Distribution):
+    __slots__ = ("count", "sum", "min", "max")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sum = 0
+        self.min: Optional[int] = None
+        self.max: Optional[int] = None
+
+    def update(self, value: int) -> None:
+        self.count += 1
+        self.sum += value
+        if self.min is None or value < self.min:
+            self.min = value
+        if self.max is None or value > self.max:
+            self.max = value
+
+    def snapshot(self) -> dict[str, Any]:
+        mean = self.sum / self.count if self.count else None
+        return {"count": self.count, "sum": self.sum, "min": self.min, "max": self.max, "mean": mean}
+
+
+class _Gauge(Metric):
+    __slots__ = ("_read",)
+
+    def __init__(self, read: Callable[[], Any]):
+        self._read = read
+
+    def snapshot(self) -> Any:
+        try:
+            return self._read()
+        except Exception as error:  # user code; one bad gauge must not take the others with it
+            return f"{type(error).__name__}: {error}"
+
+
+class OperatorMetricGroup(MetricGroup):
+    """The metrics of one operator of one subtask.
+
+    Args:
+        now_ms: the slot's clock.
+    """
+
+    def __init__(self, now_ms: Optional[Callable[[], int]] = None):
+        self._now_ms = now_ms or (lambda: time.monotonic_ns() // 1_000_000)
+        self._prefix = ""
+        self._metrics: dict[str, Any] = {}
+
+    def _get(self, name: str, kind: type, make: Callable[[], Any]) -> Any:
+        path = self._prefix + name
+        metric = self._metrics.get(path)
+        if metric is None:
+            metric = self._metrics[path] = make()
+        elif not isinstance(metric, kind):
+            raise ValueError(f"metric {path!r} is a {type(metric).__name__} already")
+        return metric
+
+    def add_group(self, name: str, extra: Optional[str] = None) -> "OperatorMetricGroup":
+        group = OperatorMetricGroup(self._now_ms)
+        group._metrics = self._metrics
+        group._prefix = f"{self._prefix}{name}." + (f"{extra}." if extra is not None else "")
+        return group
+
+    def counter(self, name: str) -> SimpleCounter:
+        return self._get(name, SimpleCounter, SimpleCounter)
+
+    def gauge(self, name: str, obj: Callable[[], int]) -> None:
+        self._metrics[self._prefix + name] = _Gauge(obj)
+
+    def meter(self, name: str, time_span_in_seconds: int = 60) -> SimpleMeter:
+        return self._get(name, SimpleMeter, lambda: SimpleMeter(time_span_in_seconds, self._now_ms))
+
+    def distribution(self, name: str) -> SimpleDistribution:
+        return self._get(name, SimpleDistribution, SimpleDistribution)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The figures of this group and those below it, by dotted name from the operator on."""
+        return {
+            path: metric.snapshot() for path, metric in self._metrics.items() if path.startswith(self._prefix)
+        }

@@ -1,0 +1,41 @@
+"""Flink's metric names, as they appear in the REST API and reporters.
+
+Source: Flink's ``org.apache.flink.runtime.metrics.MetricNames``.
+"""
+
+NUM_RECORDS_IN = "numRecordsIn"
+NUM_RECORDS_OUT = "numRecordsOut"
+NUM_RECORDS_IN_RATE = "numRecordsInPerSecond"
+NUM_RECORDS_OUT_RATE = "numRecordsOutPerSecond"
+NUM_BYTES_IN = "numBytesIn"
+NUM_BYTES_OUT = "numBytesOut"
+NUM_BYTES_IN_RATE = "numBytesInPerSecond"
+NUM_BYTES_OUT_RATE = "numBytesOutPerSecond"
+NUM_BUFFERS_OUT = "numBuffersOut"
+NUM_LATE_RECORDS_DROPPED = "numLateRecordsDropped"
+NUM_RECORDS_IN_ERRORS = "numRecordsInErrors"
+NUM_RECORDS_OUT_ERRORS = "numRecordsOutErrors"
+NUM_RECORDS_SEND = "numRecordsSend"
+NUM_BYTES_SEND = "numBytesSend"
+
+CURRENT_INPUT_WATERMARK = "currentInputWatermark"
+CURRENT_INPUT_1_WATERMARK = "currentInput1Watermark"
+CURRENT_INPUT_2_WATERMARK = "currentInput2Watermark"
+CURRENT_OUTPUT_WATERMARK = "currentOutputWatermark"
+WATERMARK_LAG = "watermarkLag"
+CURRENT_EMIT_EVENT_TIME_LAG = "currentEmitEventTimeLag"
+SOURCE_IDLE_TIME = "sourceIdleTime"
+LATENCY = "latency"
+
+TASK_BUSY_TIME = "busyTimeMsPerSecond"
+TASK_IDLE_TIME = "idleTimeMsPerSecond"
+TASK_BACK_PRESSURED_TIME = "backPressuredTimeMsPerSecond"
+IS_BACK_PRESSURED = "isBackPressured"
+IN_POOL_USAGE = "inPoolUsage"
+OUT_POOL_USAGE = "outPoolUsage"
+
+TASK_SLOTS_TOTAL = "taskSlotsTotal"
+TASK_SLOTS_AVAILABLE = "taskSlotsAvailable"
+NUM_RUNNING_JOBS = "numRunningJobs"
+UPTIME = "uptime"
+NUM_RESTARTS = "numRestarts"

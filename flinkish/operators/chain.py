@@ -1,0 +1,387 @@
+"""OperatorChain: the operators of one task, run as one generated loop or, for reference, one by one.
+
+A chain is a tree of nodes: the head gets the task's input, each node hands its output to writers and
+to chained nodes.  Everything that may take long is a generator: each ``yield`` means "no room, or my
+share is used up: resume me when every writer has room".  A suspended generator keeps its place in the
+middle of a record's output; nothing else of the chain may be called meanwhile.
+
+Order within a chain, as in Flink: a record goes all the way down before the next; a watermark
+reaches an operator, fires its timers, whose output goes down the rest of the chain, and only then
+goes to the next operator; open and close go from the tail to the head, finish from head to tail.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Iterable, Iterator, Optional
+
+import cloudpickle
+
+from flinkish.datastream.functions import Function
+from flinkish.datastream.transformations import (
+    CoFlatMapOperator,
+    CoMapOperator,
+    CoProcessOperator,
+    KeyedCoProcessOperator,
+)
+from flinkish.errors import InternalError
+from flinkish.graph.job_graph import ChainedOperator, OperatorChainSpec
+from flinkish.messages.elements import ColumnBatch, Watermark
+from flinkish.operators.chain_compiler import CompiledChain, compile_chain
+from flinkish.operators.codegen import BUDGET_MAX
+from flinkish.operators.columns_to_rows import ColumnsToRowsOperator
+from flinkish.operators.factory import create_operator
+from flinkish.operators.interpreter import InterpretedChain
+from flinkish.operators.node import Node, Target
+from flinkish.operators.operator import Item, RuntimeOperator
+from flinkish.operators.output import RecordWriter, TaskEnvironment
+from flinkish.operators.sink import SinkFunctionOperator, SinkWriterOperator
+from flinkish.operators.source import SourceOperator
+from flinkish.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
+from flinkish.operators.watermarks import CombinedWatermark
+from flinkish.operators.window import WindowOperator
+
+_TWO_INPUTS = (CoMapOperator, CoFlatMapOperator, CoProcessOperator, KeyedCoProcessOperator)
+
+
+class OperatorChain:
+    """The operators of one subtask.
+
+    Args:
+        spec: operators in topological order, and how they are connected.
+        environment: of the task.
+        writers: one for each output edge, by edge id.
+        fused: False runs the interpreted form, which does the same.
+    """
+
+    def __init__(
+        self,
+        spec: OperatorChainSpec,
+        environment: TaskEnvironment,
+        writers: dict[int, RecordWriter],
+        fused: bool = True,
+    ):
+        self.environment = environment
+        self.fused = fused
+        self._writers = list(writers.values())
+        self.nodes = _build_nodes(spec, environment, writers)
+        self.head = self.nodes[0]
+        operators = [node.operator for node in self.nodes]
+        self._sinks = [o for o in operators if isinstance(o, (SinkWriterOperator, SinkFunctionOperator))]
+        self._timed = [node for node in self.nodes if _uses_clock(node.operator)]
+        for node in self.nodes:
+            if isinstance(node.operator, TimestampsAndWatermarksOperator):
+                node.operator.flush_pending = functools.partial(self.flush_pending, node)
+        self.source: Optional[SourceOperator] = None
+        if isinstance(self.head.operator, SourceOperator):
+            self.source = self.head.operator
+        self.number_of_inputs = 0 if self.source is not None else _inputs_of(spec.operators[0])
+        self._inputs = CombinedWatermark(range(self.number_of_inputs))
+        self._ended: set[int] = set()
+        self.expanding = any(operator.expanding for operator in operators)
+        self._code: CompiledChain | InterpretedChain | None = None
+        self._closed = False
+
+    @property
+    def source_text(self) -> str:
+        """The generated code; empty before `open` and in an interpreted chain."""
+        return self._code.source_text if isinstance(self._code, CompiledChain) else ""
+
+    # ---- life -----------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        for node in reversed(self.nodes):
+            node.operator.open()
+        # Only now: the code depends on what the operators found when they opened (a writer's form).
+        if self.fused:
+            self._code = compile_chain(self)
+        else:
+            self._code = InterpretedChain(self)
+
+    def close(self) -> None:
+        """Close every operator, also after a failure; raises the first error once all are closed."""
+        if self._closed:
+            return
+        self._closed = True
+        failure: Optional[BaseException] = None
+        for node in reversed(self.nodes):
+            try:
+                node.operator.close()
+            except (Exception, SystemExit) as error:
+                failure = failure or error
+        if self._code is not None:
+            self._code.forget()
+        if failure is not None:
+            raise failure
+
+    # ---- records --------------------------------------------------------------------------------
+
+    def process_batch(self, input_index: int, batch: Any, start: int, stop: int) -> Iterator[None]:
+        """Records [start, stop) of a RowBatch or ColumnBatch."""
+        whole = start == 0 and stop == len(batch)
+        timestamps = batch.timestamps
+        if timestamps is not None and not whole:
+            timestamps = timestamps[start:stop]
+        if type(batch) is ColumnBatch:
+            columns = batch.columns if whole else batch.columns.slice(start, stop - start)
+            yield from self._guarded(self._process_columns(columns, timestamps))
+        else:
+            values = batch.values if whole else batch.values[start:stop]
+            try:
+                run = self._code.rows(self.head, input_index, values, timestamps)
+                if run is not None:
+                    yield from run
+            except (Exception, SystemExit) as error:
+                raise self._failure(error) from error
+        if self.source is not None and stop == len(batch):
+            self.source.done()
+
+    def _process_columns(self, columns: Any, timestamps: Any) -> Iterator[None]:
+        if self.source is None:
+            yield from self._columns_into(self.head, columns, timestamps)
+        else:
+            yield from self._columns_after(self.head, columns, timestamps)
+
+    def _columns_into(self, node: Node, columns: Any, timestamps: Any) -> Iterator[None]:
+        operator = node.operator
+        if isinstance(operator, ColumnsToRowsOperator):
+            times = None if timestamps is None else timestamps.tolist()
+            run = self._code.rows(node, 0, operator.rows(columns), times)
+            if run is not None:
+                yield from run
+        elif isinstance(operator, SinkWriterOperator):
+            operator.write_columns(columns, timestamps)
+        else:
+            raise InternalError(f'operator "{operator.name}" got columns, and takes rows')
+
+    def _columns_after(self, node: Node, columns: Any, timestamps: Any) -> Iterator[None]:
+        for target in node.main:
+            if target.writer is not None:
+                target.writer.emit_columns(columns, timestamps)
+            else:
+                yield from self._columns_into(target.node, columns, timestamps)
+
+    # ---- time -----------------------------------------------------------------------------------
+
+    def process_watermark(self, input_index: int, timestamp: int) -> Iterator[None]:
+        if self.number_of_inputs > 1:
+            was_idle = self._inputs.idle
+            advanced = self._inputs.update(input_index, timestamp)
+            if was_idle != self._inputs.idle:
+                self._send_status(self.head, self._inputs.idle)
+            if advanced:
+                yield from self._guarded(self._advance(self.head, self._inputs.watermark))
+        else:
+            yield from self._guarded(self._advance(self.head, timestamp))
+        if self.source is not None:
+            self.source.done()
+
+    def process_watermark_status(self, input_index: int, idle: bool) -> Iterator[None]:
+        if self.number_of_inputs > 1:
+            was_idle = self._inputs.idle
+            advanced = self._inputs.set_idle(input_index, idle)
+            if was_idle and not self._inputs.idle:
+                self._send_status(self.head, False)
+            if advanced:  # the watermark goes before the status that says it will stand still
+                yield from self._guarded(self._advance(self.head, self._inputs.watermark))
+            if not was_idle and self._inputs.idle:
+                self._send_status(self.head, True)
+        else:
+            self._send_status(self.head, idle)
+        if self.source is not None:
+            self.source.done()
+        yield from ()
+
+    def _advance(self, node: Node, watermark: int) -> Iterator[None]:
+        """The watermark reaches ``node``."""
+        operator = node.operator
+        items = operator.fire(watermark)
+        if items is not None:
+            yield from self._drain(node, items)
+        if operator.forwards_watermark(watermark):
+            yield from self._advance_after(node, watermark)
+
+    def _advance_after(self, node: Node, watermark: int) -> Iterator[None]:
+        for target in node.targets:
+            if target.writer is not None:
+                target.writer.emit_watermark(watermark)
+            else:
+                yield from self._advance(target.node, watermark)
+
+    def _drain(self, node: Node, items: Iterable[Item]) -> Iterator[None]:
+        run = self._code.drain(node, items)
+        return iter(()) if run is None else run
+
+    def _send_status(self, node: Node, idle: bool) -> None:
+        """The status reaches ``node``; operators that make watermarks of their own keep it."""
+        if not isinstance(node.operator, TimestampsAndWatermarksOperator):
+            self._send_status_after(node, idle)
+
+    def _send_status_after(self, node: Node, idle: bool) -> None:
+        for target in node.targets:
+            if target.writer is not None:
+                target.writer.emit_watermark_status(idle)
+            else:
+                self._send_status(target.node, idle)
+
+    def flush_pending(self, node: Node) -> Iterator[None]:
+        """Send on what the watermark generator of ``node`` has emitted."""
+        operator: Any = node.operator
+        pending, operator.pending = operator.pending, []
+        for kind, value in pending:
+            if kind == "watermark":
+                operator.current_watermark = value
+                yield from self._advance_after(node, value)
+            else:
+                self._send_status_after(node, value)
+
+    def on_processing_time(self, now_ms: int) -> Iterator[None]:
+        """Fire what is due at ``now_ms``: timers and periodic watermarks."""
+        yield from self._guarded(self._on_processing_time(now_ms))
+
+    def _on_processing_time(self, now_ms: int) -> Iterator[None]:
+        for node in self._timed:
+            operator: Any = node.operator
+            if isinstance(operator, SourceOperator):
+                if operator.tick(now_ms):
+                    for element in operator.take():
+                        if isinstance(element, Watermark):
+                            yield from self._advance(node, element.timestamp)
+                        else:
+                            self._send_status(node, element.idle)
+                        operator.done()
+            elif isinstance(operator, TimestampsAndWatermarksOperator):
+                if operator.tick(now_ms):
+                    yield from self.flush_pending(node)
+            else:
+                items = operator.fire_processing_time(now_ms)
+                if items is not None:
+                    yield from self._drain(node, items)
+
+    def next_processing_time(self) -> Optional[int]:
+        """When `on_processing_time` has something to do; None: not before a record comes."""
+        times = [node.operator.next_processing_time for node in self._timed]
+        return min([time for time in times if time is not None], default=None)
+
+    # ---- end ------------------------------------------------------------------------------------
+
+    def end_input(self, input_index: int) -> Iterator[None]:
+        """One input has ended; the last one finishes the operators, head to tail."""
+        self._ended.add(input_index)
+        if len(self._ended) >= max(1, self.number_of_inputs):
+            for node in self.nodes:
+                node.operator.finish()
+        yield from ()
+
+    # ---- sinks ----------------------------------------------------------------------------------
+
+    def sinks_have_room(self) -> bool:
+        for sink in self._sinks:
+            if not sink.has_room:
+                return False
+        return True
+
+    def sink_descriptors(self) -> list[int]:
+        """Descriptors of sinks without room, to be waited for until writable."""
+        found = [sink.fileno() for sink in self._sinks if not sink.has_room]
+        return [descriptor for descriptor in found if descriptor is not None]
+
+    def on_idle(self) -> None:
+        """The input has run dry: sinks push out what they hold."""
+        for sink in self._sinks:
+            sink.on_idle()
+
+    def handle_operator_event(self, operator_id: str, payload: Any) -> None:
+        for node in self.nodes:
+            if node.operator.spec.operator_id == operator_id and hasattr(node.operator, "handle_event"):
+                node.operator.handle_event(payload)
+                return
+        raise InternalError(
+            f"an event {type(payload).__name__} came for operator {operator_id}",
+            where=f'task "{self.environment.task_name}"',
+            why="no operator of this chain has that id and takes events",
+        )
+
+    # ---- figures --------------------------------------------------------------------------------
+
+    def num_keyed_state_entries(self) -> int:
+        return sum(node.operator.num_keyed_state_entries for node in self.nodes)
+
+    def num_event_time_timers(self) -> int:
+        return sum(node.operator.num_event_time_timers for node in self.nodes)
+
+    def num_processing_time_timers(self) -> int:
+        return sum(node.operator.num_processing_time_timers for node in self.nodes)
+
+    def metrics(self) -> dict[str, int]:
+        """Figures of the operators, summed by name."""
+        total: dict[str, int] = {}
+        for node in self.nodes:
+            for name, value in node.operator.metrics().items():
+                total[name] = total.get(name, 0) + value
+        return total
+
+    # ---- inside ---------------------------------------------------------------------------------
+
+    def room(self) -> int:
+        """Records that may be produced before the next suspension."""
+        room = BUDGET_MAX
+        for writer in self._writers:
+            writer_room = writer.room
+            if writer_room < room:
+                room = writer_room
+        for sink in self._sinks:
+            if not sink.has_room:
+                return 0
+        return room
+
+    def _guarded(self, run: Iterator[None]) -> Iterator[None]:
+        try:
+            yield from run
+        except (Exception, SystemExit) as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: BaseException) -> BaseException:
+        """What to raise for ``error``: a UserFunctionError when it came out of user code."""
+        for sink in self._sinks:
+            try:
+                sink.write_pending()  # records before the one that failed have been emitted
+            except (Exception, SystemExit) as sink_error:
+                error.__context__ = error.__context__ or sink_error
+        return self._code.user_error(error)
+
+
+def _build_nodes(
+    spec: OperatorChainSpec, environment: TaskEnvironment, writers: dict[int, RecordWriter]
+) -> list[Node]:
+    nodes: dict[int, Node] = {}
+    seen: set[int] = set()
+    for chained in spec.operators:
+        operator = create_operator(_with_own_functions(chained, seen), environment)
+        nodes[chained.node_id] = Node(operator)
+    for output in spec.outputs:  # writers first: the last consumer, chained, needs no copy then
+        target = Target(writer=writers[output.edge_id], partitioner=output.partitioner)
+        nodes[output.source_id].add(output.output_tag, target)
+    for edge in spec.edges:
+        nodes[edge.source_id].add(edge.output_tag, Target(node=nodes[edge.target_id]))
+    return list(nodes.values())
+
+
+def _with_own_functions(chained: ChainedOperator, seen: set[int]) -> ChainedOperator:
+    """Function objects hold state, so two operators that were given the same one get one each (as if
+    they ran in different tasks)."""
+    functions = [value for value in vars(chained.operator).values() if isinstance(value, Function)]
+    if any(id(function) in seen for function in functions):
+        return cloudpickle.loads(cloudpickle.dumps(chained))
+    seen.update(map(id, functions))
+    return chained
+
+
+def _inputs_of(head: ChainedOperator) -> int:
+    return 2 if isinstance(head.operator, _TWO_INPUTS) else 1
+
+
+def _uses_clock(operator: RuntimeOperator) -> bool:
+    if isinstance(operator, (SourceOperator, TimestampsAndWatermarksOperator)):
+        return True
+    return operator.fires and not isinstance(operator, WindowOperator)

@@ -1,0 +1,50 @@
+"""map and flat_map on two connected streams."""
+
+from __future__ import annotations
+
+from flinkish.operators.flat_map import results_block
+from flinkish.operators.operator import RuntimeOperator
+
+
+class CoStreamMap(RuntimeOperator):
+    def __init__(self, spec, environment):
+        super().__init__(spec, environment)
+        function = spec.operator.function
+        self.maps = (self.own(function, "map1"), self.own(function, "map2"))
+
+    def process_element(self, value, timestamp, input_index=0):
+        if self.needs_key:
+            self.select_key(value, input_index)
+        result = self.call(self.maps[input_index], value, record=value)
+        yield from self.output.emit(result, timestamp)
+
+    def generate(self, code, value, timestamp, emit, input_index=0):
+        if self.needs_key:
+            self.generate_current_key(code, value, input_index)
+        result = code.variable("v")
+        with code.blame(self, record=value):
+            code.line(f"{result} = {code.bind(self.name, self.maps[input_index])}({value})")
+        emit(result, timestamp)
+
+
+class CoStreamFlatMap(RuntimeOperator):
+    expanding = True
+
+    def __init__(self, spec, environment):
+        super().__init__(spec, environment)
+        function = spec.operator.function
+        self.flat_maps = (self.own(function, "flat_map1"), self.own(function, "flat_map2"))
+
+    def process_element(self, value, timestamp, input_index=0):
+        if self.needs_key:
+            self.select_key(value, input_index)
+        results = self.call(self.flat_maps[input_index], value, record=value)
+        for result in self.iterate(results, value):
+            yield from self.output.expand()
+            yield from self.output.emit(result, timestamp)
+
+    def generate(self, code, value, timestamp, emit, input_index=0):
+        if self.needs_key:
+            self.generate_current_key(code, value, input_index)
+        with results_block(code, self, self.flat_maps[input_index], value, value) as result:
+            emit(result, timestamp)

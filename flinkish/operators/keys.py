@@ -1,0 +1,63 @@
+"""Key selectors, as operators and record writers use them."""
+
+from __future__ import annotations
+
+import keyword
+import operator
+from typing import Any, Callable
+
+from flinkish.datastream.fields import FieldSelector
+from flinkish.state.key_encoding import canonical_key
+from flinkish.state.key_groups import KeyMemo
+
+
+def key_function(selector: Any) -> Callable[[Any], Any]:
+    """The callable of a key selector: a `KeySelector` has ``get_key``."""
+    return getattr(selector, "get_key", selector)
+
+
+def key_expression(selector: Any, value: str, bind: Callable[[str, Any], str]) -> str:
+    """Python expression for the key of the variable ``value``: a subscription where the selector is just
+    a field, else a call.  ``bind`` names an object for the code.
+
+    >>> key_expression(operator.itemgetter(0), "v", None)
+    'v[0]'
+    >>> key_expression(operator.itemgetter(0, "b"), "v", None)
+    "(v[0], v['b'])"
+    """
+    if type(selector) is operator.itemgetter:
+        fields = selector.__reduce__()[1]
+        if all(type(field) in (int, str) for field in fields):
+            parts = [f"{value}[{field!r}]" for field in fields]
+            return parts[0] if len(parts) == 1 else f"({', '.join(parts)})"
+    if type(selector) is operator.attrgetter:
+        names = selector.__reduce__()[1]
+        if len(names) == 1 and all(map(_is_name, names[0].split("."))):
+            return f"{value}.{names[0]}"
+    call = f"{bind('key_of', key_function(selector))}({value})"
+    if type(selector) is FieldSelector and type(selector.field) in (int, str):
+        kind = "tuple" if type(selector.field) is int else "dict"
+        return f"{value}[{selector.field!r}] if type({value}) is {kind} else {call}"
+    return call
+
+
+def _is_name(text: str) -> bool:
+    return text.isidentifier() and not keyword.iskeyword(text)
+
+
+def key_converter(key_type: Any) -> Callable[[Any], Any]:
+    """From a canonical key to that of the declared type: with LONG declared, "7" is refused or becomes
+    7 as the type says.  Writer and operator must both use it, or a key's state is elsewhere."""
+    if key_type is None:
+        return _same
+    convert = key_type.convert
+    return lambda key: canonical_key(convert(key))
+
+
+def canonical_memo(key_type: Any = None) -> KeyMemo:
+    """``memo[key]`` is the canonical key, of the declared type if there is one."""
+    return KeyMemo(key_converter(key_type))
+
+
+def _same(key: Any) -> Any:
+    return key

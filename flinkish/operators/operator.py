@@ -1,0 +1,275 @@
+"""Runtime operators: what a node of a chain does with a record, a watermark and the clock.
+
+Each operator has two forms that must behave the same:
+
+* ``process_element`` is the reference: a generator that the interpreted chain runs record by record,
+* ``generate`` writes the same as statements into the fused loop.
+
+Life: made -> ``open`` -> records, watermarks, clock -> ``finish`` (only at a good end) -> ``close``
+(always).  Everything runs on the slot's mailbox thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterable, Iterator, Optional
+
+from flinkish.datastream.function_adapters import (
+    CallableKeyedProcessFunction,
+    CallableProcessFunction,
+    CallableWindowFunction,
+)
+from flinkish.datastream.functions import Function, ReduceFunctionWrapper
+from flinkish.datastream.output_tag import OutputTag
+from flinkish.errors import InvalidJobError
+from flinkish.graph.job_graph import ChainedOperator
+from flinkish.messages.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
+from flinkish.operators.codegen import CodeWriter
+from flinkish.operators.keys import canonical_memo, key_function
+from flinkish.operators.output import TaskEnvironment
+from flinkish.operators.runtime_context import StreamingRuntimeContext
+from flinkish.operators.timers import KeyedTimerService
+from flinkish.operators.user_errors import bounded_repr, user_error
+from flinkish.state.heap import HeapKeyedStateBackend
+
+#: An item that a firing operator hands to its outputs: (what user code gave, timestamp).  None: it
+#: has worked for a while without output, and the task may take its turn.
+Item = Optional[tuple[Any, Optional[int]]]
+
+#: Timers or windows that fire silently before the task may take its turn.
+SILENT_MAX = 256
+
+_END = object()
+
+#: Their one method only calls the user's callable with the same arguments.
+_WRAPPERS = (
+    ReduceFunctionWrapper,
+    CallableProcessFunction,
+    CallableKeyedProcessFunction,
+    CallableWindowFunction,
+)
+
+
+class RuntimeOperator:
+    """Base of all operators that records pass through."""
+
+    #: One record can give more than one: the loop may have to stop in the middle.
+    expanding = False
+    #: State may still reach what is emitted, so it is fixed at emission even for a chained neighbour.
+    keeps_emitted = False
+    #: What it emits when it fires may be ``(tag, value)``.
+    tagged_results = False
+    #: `fire` can have output.
+    fires = False
+
+    def __init__(self, spec: ChainedOperator, environment: TaskEnvironment):
+        self.spec = spec
+        self.name = spec.name
+        self.environment = environment
+        self.current_watermark = MIN_WATERMARK_MS
+        self.output: Any = None  # set by the chain: where the interpreted form emits
+        self.functions: list[Function] = []
+        self.selectors = spec.key_selectors
+        self.backend: Any = None
+        if any(selector is not None for selector in self.selectors):
+            self.backend = HeapKeyedStateBackend(spec.name)
+            self.memo = canonical_memo(spec.key_type)
+            self._key_functions = [selector and key_function(selector) for selector in self.selectors]
+
+    # ---- life -----------------------------------------------------------------------------------
+
+    def own(self, function: Any, method: str) -> Callable[..., Any]:
+        """The callable of a user function: its ``method`` if it has one, or itself.  Functions are
+        opened and closed with the operator.  The API's wrappers of plain callables are taken off."""
+        if type(function) in _WRAPPERS:
+            return function._func
+        if isinstance(function, Function):
+            if all(function is not known for known in self.functions):
+                self.functions.append(function)
+        elif callable(function):
+            return function
+        bound = getattr(function, method, None)
+        if bound is None:
+            raise InvalidJobError(
+                f'operator "{self.name}" cannot use {bounded_repr(function)}',
+                why=f"a {type(function).__qualname__} has no method {method} and cannot be called",
+            )
+        return bound
+
+    def open(self) -> None:
+        context = self.runtime_context()
+        for function in self.functions:
+            self.call(function.open, context, role="open")
+
+    def close(self) -> None:
+        """Close all functions; raises the first failure after all have been closed."""
+        failure: Optional[BaseException] = None
+        for function in reversed(self.functions):
+            try:
+                self.call(function.close, role="close")
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def finish(self) -> None:
+        """The input has ended well and every watermark has passed."""
+
+    def runtime_context(self) -> StreamingRuntimeContext:
+        return StreamingRuntimeContext(self.environment, self.spec, self.backend)
+
+    # ---- records --------------------------------------------------------------------------------
+
+    def process_element(self, value: Any, timestamp: Optional[int], input_index: int = 0) -> Iterator[None]:
+        raise NotImplementedError
+
+    def generate(
+        self, code: CodeWriter, value: str, timestamp: Optional[str], emit: Any, input_index: int = 0
+    ) -> None:
+        """Write the statements of `process_element` for the variables named ``value`` and ``timestamp``
+        (None: this batch has no timestamps).
+
+        ``emit(value, timestamp, owned=False)`` writes what follows for an output record; ``owned``:
+        nobody but the record itself can reach the value.  ``emit.result(value, timestamp)`` does for
+        what a process function yielded, which may be ``(tag, value)``.  Each is called once."""
+        raise NotImplementedError
+
+    # ---- keys -----------------------------------------------------------------------------------
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether a map or another function that is not a process function may use keyed state: then
+        it has opened something, and its key must be set for each record."""
+        return self.backend is not None and any(
+            type(function).open is not Function.open for function in self.functions
+        )
+
+    def select_key(self, value: Any, input_index: int = 0) -> Any:
+        """Canonical key of a record, made the current one."""
+        key = self.call(self._key_functions[input_index], value, record=value, role="key selector")
+        try:
+            canonical = self.memo[key]
+        except (TypeError, ValueError):
+            canonical = self.call(self.memo.compute, key, record=value, role="key selector")
+        except Exception as error:
+            raise self.error(error, value, "key selector") from error
+        self.backend.current_key = canonical
+        return canonical
+
+    def generate_key(self, code: CodeWriter, value: str, input_index: int = 0) -> str:
+        """Statements of `select_key` without the last one; the variable with the key."""
+        with code.blame(self, "key selector", value):
+            return code.canonical_key(
+                self.selectors[input_index], value, self.memo, self.spec.key_type is not None
+            )
+
+    def generate_current_key(self, code: CodeWriter, value: str, input_index: int = 0) -> str:
+        key = self.generate_key(code, value, input_index)
+        code.line(f"{code.bind('backend', self.backend)}.current_key = {key}")
+        return key
+
+    # ---- time -----------------------------------------------------------------------------------
+
+    def fire(self, watermark: int) -> Optional[Iterator[Item]]:
+        """The watermark has reached this operator; the items that it causes, or None for nothing."""
+        self.current_watermark = watermark
+        return None
+
+    def fire_processing_time(self, now_ms: int) -> Optional[Iterator[Item]]:
+        return None
+
+    @property
+    def next_processing_time(self) -> Optional[int]:
+        return None
+
+    def forwards_watermark(self, watermark: int) -> bool:
+        """False: this operator makes its own."""
+        return True
+
+    # ---- figures --------------------------------------------------------------------------------
+
+    num_event_time_timers = 0
+    num_processing_time_timers = 0
+
+    @property
+    def num_keyed_state_entries(self) -> int:
+        return 0 if self.backend is None else self.backend.num_entries
+
+    def metrics(self) -> dict[str, int]:
+        return {}
+
+    # ---- user code ------------------------------------------------------------------------------
+
+    def call(self, function: Callable[..., Any], *args: Any, record: Any = _END, role: str = "") -> Any:
+        """Call user code outside of a fused loop; what it raises becomes a UserFunctionError."""
+        try:
+            return function(*args)
+        except (Exception, SystemExit) as error:
+            raise self.error(error, record, role) from error
+
+    def iterate(self, results: Optional[Iterable[Any]], record: Any = _END, role: str = "") -> Iterator[Any]:
+        """What user code returned, one by one; it may be a generator, which runs here."""
+        if results is None:
+            return
+        try:
+            for result in results:
+                yield result
+        except (Exception, SystemExit) as error:
+            raise self.error(error, record, role) from error
+
+    def error(self, error: BaseException, record: Any = _END, role: str = "") -> BaseException:
+        records = () if record is _END else (record,)
+        return user_error(error, self.name, self.environment, role, *records)
+
+
+class KeyedOperator(RuntimeOperator):
+    """An operator whose inputs are keyed: state and timers belong to the key of the record."""
+
+    def __init__(self, spec: ChainedOperator, environment: TaskEnvironment):
+        super().__init__(spec, environment)
+        self.timers = KeyedTimerService(self.backend, environment.now_ms)
+
+    # ---- timers ---------------------------------------------------------------------------------
+
+    def fire(self, watermark: int) -> Optional[Iterator[Item]]:
+        self.current_watermark = self.timers.watermark = watermark
+        next_time = self.timers.event_time.next_time
+        if next_time is None or next_time > watermark:
+            return None
+        return self.fire_event_timers(watermark)
+
+    def fire_event_timers(self, watermark: int) -> Iterator[Item]:
+        raise NotImplementedError
+
+    def fire_processing_time(self, now_ms: int) -> Optional[Iterator[Item]]:
+        next_time = self.timers.processing_time.next_time
+        if next_time is None or next_time > now_ms:
+            return None
+        return self.fire_processing_timers(now_ms)
+
+    def fire_processing_timers(self, now_ms: int) -> Iterator[Item]:
+        raise NotImplementedError
+
+    @property
+    def next_processing_time(self) -> Optional[int]:
+        return self.timers.processing_time.next_time
+
+    # ---- figures --------------------------------------------------------------------------------
+
+    @property
+    def num_event_time_timers(self) -> int:  # type: ignore[override]
+        return len(self.timers.event_time)
+
+    @property
+    def num_processing_time_timers(self) -> int:  # type: ignore[override]
+        return len(self.timers.processing_time)
+
+
+def side_output(result: Any) -> Optional[OutputTag]:
+    """The tag when ``result`` is ``(tag, value)``, as in the fused test."""
+    if type(result) is tuple and len(result) == 2 and type(result[0]) is OutputTag:
+        return result[0]
+    return None
+
+
+def is_end(watermark: int) -> bool:
+    return watermark >= MAX_WATERMARK_MS

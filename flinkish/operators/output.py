@@ -1,0 +1,79 @@
+"""What an operator chain needs from the task that runs it.
+
+The chain knows nothing of channels and sockets: the task hands it one ``RecordWriter`` per output
+edge and a ``TaskEnvironment``.  Implementations are in ``flinkish.taskmanager``.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass, field
+from typing import Any, Callable, Mapping, Optional
+
+
+class RecordWriter(abc.ABC):
+    """Takes the records that leave a chain by one edge, and spreads them over its channels.
+
+    A writer holds one open buffer per channel.  ``emit`` appends; the task seals and sends.
+    """
+
+    @property
+    @abc.abstractmethod
+    def room(self) -> int:
+        """Records that every channel can surely still take, may be <= 0.  The chain stops taking
+        records when it is; a record in the middle of its output may overdraw."""
+
+    @abc.abstractmethod
+    def emit(self, value: Any, timestamp: Optional[int]) -> None:
+        """Append one record.  The value must be one that nobody changes any more."""
+
+    @abc.abstractmethod
+    def emit_batch(self, values: list, timestamps: Optional[list]) -> None:
+        """Append many; same contract."""
+
+    @abc.abstractmethod
+    def emit_columns(self, columns: Any, timestamps: Any) -> None: ...
+
+    @abc.abstractmethod
+    def emit_watermark(self, timestamp: int) -> None:
+        """Seal what is open on every channel, and put the watermark behind it."""
+
+    @abc.abstractmethod
+    def emit_watermark_status(self, idle: bool) -> None: ...
+
+    @abc.abstractmethod
+    def emit_latency_marker(self, marker: Any) -> None: ...
+
+    @abc.abstractmethod
+    def generate(self, code: Any, value: str, timestamp: Optional[str]) -> None:
+        """Write the statements of ``emit`` for the variables named ``value`` and ``timestamp`` (None:
+        this batch has no timestamps) into ``code`` (``operators.codegen.CodeWriter``), so that a fused
+        loop calls nothing."""
+
+
+@dataclass
+class TaskEnvironment:
+    """What every operator of a subtask may ask.
+
+    ``now_ms``: processing time.  ``send_event(operator_id, payload)``: to the operator's coordinator.
+    ``wakeup()``: have this subtask run soon; any thread may call it.
+    """
+
+    job_id: str
+    job_name: str
+    task_name: str
+    subtask_index: int
+    parallelism: int
+    max_parallelism: int
+    attempt: int
+    host: str
+    configuration: Mapping[str, Any]
+    now_ms: Callable[[], int]
+    send_event: Callable[[str, Any], None]
+    wakeup: Callable[[], None]
+    metric_group: Any = None
+    object_reuse: bool = False
+    state_backend: str = "hashmap"
+    job_parameters: Mapping[str, str] = field(default_factory=dict)
+    #: Gets (tag id, value, timestamp) of side outputs that nobody has asked for; None drops them.
+    collect_side_output: Optional[Callable[[str, Any, Optional[int]], None]] = None

@@ -1,0 +1,197 @@
+"""The end of a chain: a SinkWriter of ``connectors.spi``, or a SinkFunction."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, Optional
+
+import cloudpickle
+
+from flinkish.connectors.spi import Sink, SinkWriter, WriterInitContext
+from flinkish.datastream.functions import SinkContext
+from flinkish.errors import InternalError
+from flinkish.messages.control import SinkCommittables, SinkPayload
+from flinkish.operators.operator import RuntimeOperator
+
+
+class SinkWriterOperator(RuntimeOperator):
+    """Hands records to the writer.  A writer with a ``write_batch`` of its own gets the records of a
+    slice together, at its end; order and content are the same."""
+
+    def __init__(self, spec, environment):
+        super().__init__(spec, environment)
+        self.writer: Any = None
+        self.sink: Sink = spec.operator.sink
+        self._pending: Optional[tuple[list, Optional[list]]] = None
+
+    def open(self):
+        context = _WriterContext(self)
+        self.writer = self.call(self.sink.create_writer, context, role="create_writer")
+
+    def close(self):
+        if self.writer is not None:
+            self.call(self.writer.close, role="close")
+
+    @property
+    def keeps_values(self) -> bool:
+        return self.writer.keeps_values
+
+    @property
+    def has_room(self) -> bool:
+        return self.writer.has_room
+
+    def fileno(self) -> Optional[int]:
+        return self.writer.fileno()
+
+    # ---- records --------------------------------------------------------------------------------
+
+    def process_element(self, value, timestamp, input_index=0):
+        self.call(self.writer.write, value, timestamp, self.current_watermark, record=value)
+        yield from ()
+
+    def generate(self, code, value, timestamp, emit, input_index=0):
+        if type(self.writer).write_batch is SinkWriter.write_batch:
+            watermark = code.variable("watermark")
+            code.before(f"{watermark} = {code.bind('sink', self)}.current_watermark")
+            with code.blame(self, record=value):
+                write = code.bind(self.name, self.writer.write)
+                code.line(f"{write}({value}, {timestamp}, {watermark})")
+            return
+        values, append = code.variable("values"), code.variable("append")
+        timed = timestamp is not None
+        code.before(f"{values} = {code.bind('begin', self.begin)}({timed})")
+        code.before(f"{append} = {values}[0].append")
+        code.line(f"{append}({value})")
+        if timed:
+            append_time = code.variable("append_time")
+            code.before(f"{append_time} = {values}[1].append")
+            code.line(f"{append_time}({timestamp})")
+        with code.blame(self):
+            code.after(f"{code.bind('write_pending', self.write_pending)}()")
+
+    def begin(self, timed: bool) -> tuple[list, Optional[list]]:
+        """Lists for the records of the next slice."""
+        self._pending = ([], [] if timed else None)
+        return self._pending
+
+    def write_pending(self) -> None:
+        """Hand over what has been collected; also when a later record of the slice has failed."""
+        pending, self._pending = self._pending, None
+        if pending is not None and pending[0]:
+            values, timestamps = pending
+            self.call(self.writer.write_batch, values, timestamps, self.current_watermark)
+
+    def write_columns(self, columns: Any, timestamps: Any) -> None:
+        self.call(self.writer.write_columns, columns, timestamps, self.current_watermark)
+
+    # ---- events ---------------------------------------------------------------------------------
+
+    def fire(self, watermark):
+        self.current_watermark = watermark
+        self.call(self.writer.write_watermark, watermark, role="write_watermark")
+        return None
+
+    def on_idle(self) -> None:
+        self.call(self.writer.flush, False, role="flush")
+
+    def finish(self) -> None:
+        self.call(self.writer.flush, True, role="flush")
+        committables = self.call(self.writer.prepare_commit, role="prepare_commit")
+        if committables:
+            event = SinkCommittables(cloudpickle.dumps(list(committables)))
+            self.environment.send_event(self.spec.operator_id, event)
+
+    def handle_event(self, payload: Any) -> None:
+        if not isinstance(payload, SinkPayload):
+            raise InternalError(f'sink "{self.name}" got an event {type(payload).__name__}')
+        value = pickle.loads(payload.payload)
+        self.call(self.writer.handle_coordinator_event, value, role="handle_coordinator_event")
+
+
+class SinkFunctionOperator(RuntimeOperator):
+    """A SinkFunction, or a callable of the record alone."""
+
+    keeps_values = True  # we cannot know what it does with them
+    has_room = True
+
+    def __init__(self, spec, environment):
+        super().__init__(spec, environment)
+        function = spec.operator.sink
+        self.invoke = self.own(function, "invoke")
+        self.takes_context = self.invoke is not function
+        self.context = _InvokeContext(self)
+
+    def process_element(self, value, timestamp, input_index=0):
+        self.context.time = timestamp
+        arguments = (value, self.context) if self.takes_context else (value,)
+        self.call(self.invoke, *arguments, record=value)
+        yield from ()
+
+    def generate(self, code, value, timestamp, emit, input_index=0):
+        context = code.bind("ctx", self.context)
+        if not self.takes_context:
+            context = ""
+        elif timestamp is None:
+            code.before(f"{context}.time = None")
+        else:
+            code.line(f"{context}.time = {timestamp}")
+        with code.blame(self, record=value):
+            code.line(f"{code.bind(self.name, self.invoke)}({value}, {context})".replace(", )", ")"))
+
+    def fileno(self) -> Optional[int]:
+        return None
+
+    def write_pending(self) -> None:
+        """Nothing is ever held back."""
+
+    def on_idle(self) -> None:
+        """It buffers nothing that we know of."""
+
+    def handle_event(self, payload: Any) -> None:
+        raise InternalError(f'sink function "{self.name}" has no coordinator')
+
+
+class _InvokeContext(SinkContext):
+    def __init__(self, operator: SinkFunctionOperator):
+        self._operator = operator
+        self.time: Optional[int] = None
+
+    def current_processing_time(self):
+        return self._operator.environment.now_ms()
+
+    def current_watermark(self):
+        return self._operator.current_watermark
+
+    def timestamp(self):
+        return self.time
+
+
+class _WriterContext(WriterInitContext):
+    def __init__(self, operator: SinkWriterOperator):
+        self._operator = operator
+        self._environment = operator.environment
+
+    def index_of_subtask(self):
+        return self._environment.subtask_index
+
+    def current_parallelism(self):
+        return self._environment.parallelism
+
+    def attempt_number(self):
+        return self._environment.attempt
+
+    def job_id(self):
+        return self._environment.job_id
+
+    def operator_id(self):
+        return self._operator.spec.operator_id
+
+    def configuration(self):
+        return self._environment.configuration
+
+    def metric_group(self):
+        return self._environment.metric_group
+
+    def send_to_coordinator(self, payload):
+        data = SinkPayload(pickle.dumps(payload, pickle.HIGHEST_PROTOCOL))
+        self._environment.send_event(self._operator.spec.operator_id, data)

@@ -1,0 +1,110 @@
+"""From a StreamGraph to a running job: which cluster, how many slots, and who cleans up.
+
+    execution.target     where slots run                          they live
+    spark-application    a stage of the Spark application         for this one job
+    spark-session        a stage of the Spark application         until Spark stops or the process ends
+    mini-cluster         processes of this machine, no JVM        for this one job
+
+An explicit cluster (``MiniCluster``, ``SessionCluster``) goes before the target.  What is wrong with
+the job itself is found before anything is launched.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Mapping, Optional, Protocol
+
+from flinkish.common import options
+from flinkish.common.job_client import JobClient
+from flinkish.graph.execution_graph import slots_needed
+from flinkish.graph.job_graph_generator import create_job_graph
+from flinkish.graph.stream_graph import StreamGraph
+from flinkish.jobmanager.launcher import Launcher
+from flinkish.shell.job_manager import JobManager
+from flinkish.shell.job_runtime import JobRuntime
+from flinkish.shell.local_launcher import LocalLauncher
+
+_sessions: dict[str, Any] = {}  # SessionClusters by Spark application id
+_sessions_lock = threading.Lock()
+
+
+class Cluster(Protocol):
+    """Slots that stay up for several jobs."""
+
+    def submit(
+        self, stream_graph: StreamGraph, configuration: Optional[Mapping[str, Any]] = None
+    ) -> JobClient: ...
+
+
+def execute_async(
+    stream_graph: StreamGraph,
+    configuration: Mapping[str, Any],
+    spark: Any = None,
+    cluster: Optional[Cluster] = None,
+) -> JobClient:
+    """Start a job and return at once.
+
+    Args:
+        configuration: the environment's; picks the cluster and sets its timeouts.
+        spark: a SparkSession or SparkContext; None: the active one, or a new one.
+    Raises:
+        InvalidJobError: the job cannot run as it is.
+        NotEnoughSlotsError: the cluster has fewer slots than the job needs.
+        UnsupportedSparkError, JavaNotFoundError: there is no Spark that could carry it.
+    """
+    if cluster is not None:
+        return cluster.submit(stream_graph, configuration)
+    runtime = prepare(stream_graph)
+    needed = slots_needed(runtime.job_graph)
+    target = options.read(configuration, options.EXECUTION_TARGET)
+    if target == "spark-session":
+        cluster = _session_cluster(needed, configuration, spark)
+        return JobClient(cluster.job_manager.submit(runtime))
+    launcher: Launcher
+    if target == "mini-cluster":
+        launcher = LocalLauncher(needed)
+    else:
+        launcher = _spark_launcher(needed, configuration, spark)
+    manager = JobManager(launcher, needed, configuration, application=True)
+    manager.start()
+    return JobClient(manager.submit(runtime))
+
+
+def prepare(stream_graph: StreamGraph) -> JobRuntime:
+    """What can be checked and made of a job without a cluster."""
+    return JobRuntime(create_job_graph(stream_graph))
+
+
+def _spark_launcher(needed: int, configuration: Mapping[str, Any], spark: Any) -> Launcher:
+    # Only here, so that jobs on local processes need no pyspark.
+    from spark_plugin.launcher import BarrierLauncher
+
+    if spark is None:
+        spark = _spark(needed, configuration)
+    return BarrierLauncher(spark, needed, configuration)
+
+
+def _session_cluster(needed: int, configuration: Mapping[str, Any], spark: Any) -> Any:
+    """The SessionCluster of the Spark application; the first job starts it.
+
+    It takes all task slots but one, which stays free for DataFrame jobs, and never fewer than that
+    first job needs."""
+    from spark_plugin.launcher import BarrierLauncher
+    from spark_plugin.session import context_of
+    from spark_plugin.session_cluster import SessionCluster
+
+    with _sessions_lock:
+        context = context_of(spark if spark is not None else _spark(needed, configuration))
+        cluster = _sessions.get(context.applicationId)
+        if cluster is None or cluster.job_manager.closed:
+            capacity = BarrierLauncher(context, needed, configuration).capacity()
+            cluster = SessionCluster(context, max(needed, capacity - 1), configuration)
+            _sessions[context.applicationId] = cluster.start()
+        return cluster
+
+
+def _spark(needed: int, configuration: Mapping[str, Any]) -> Any:
+    from spark_plugin.session import get_or_create_context
+
+    per_task = options.read(configuration, options.NUM_TASK_SLOTS)
+    return get_or_create_context(-(-needed // per_task), configuration)

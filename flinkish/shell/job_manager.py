@@ -1,0 +1,617 @@
+"""The JobManager: one thread in the driver that runs the cores of ``flinkish.jobmanager``.
+
+The thread owns the loop, all connections and the Dispatcher.  Others talk to it by
+``call_soon_threadsafe``; user code of the driver (enumerators, committers) runs on threads of its
+own and comes back the same way.  Each event becomes one ``Dispatcher.step``; its effects are
+carried out in order before the next event.
+
+Closing, from whatever side it comes (the application's job has ended, ``close()``, the
+interpreter's exit), goes one way: cancel what runs, tell the supervisors to stop, wait for the
+launcher, close connections and thread.  Every wait in it is bounded.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import secrets
+import threading
+import time
+import weakref
+from collections import deque
+from typing import Any, Callable, Mapping, Optional, TypeVar
+
+from flinkish.common import options
+from flinkish.common.job_execution_result import JobExecutionResult
+from flinkish.common.job_status import JobStatus
+from flinkish.errors import FlinkishError, InternalError, JobCancelledError, NotEnoughSlotsError
+from flinkish.graph.job_graph import JobGraph
+from flinkish.jobmanager.dispatcher import Dispatcher
+from flinkish.jobmanager.events import (
+    AbortSinks,
+    CancelRequested,
+    CloseConnection,
+    CommitSinks,
+    CoordinatorFailed,
+    DeployToSlot,
+    Disconnected,
+    ExecutionChanged,
+    JobStatusChanged,
+    JobSubmitted,
+    LaunchEnded,
+    Launched,
+    LaunchSlots,
+    Send,
+    SlotRegistered,
+    SlotSaid,
+    StartCoordinators,
+    SupervisorRegistered,
+    SupervisorReported,
+    Tick,
+    ToCoordinator,
+    Warn,
+)
+from flinkish.jobmanager.launcher import Launcher
+from flinkish.jobmanager.resource_manager import ResourceManager
+from flinkish.messages.control import (
+    Heartbeat,
+    MetricsReport,
+    OperatorEvent,
+    RegisterSlot,
+    RegisterSupervisor,
+    SlotFailed,
+    StopSupervisor,
+    SupervisorHeartbeat,
+    TasksDeployed,
+    TaskStateChanged,
+)
+from flinkish.messages.launch import SlotLaunch
+from flinkish.shell.connections import ROLE_JOB_MANAGER, Connection, Listener
+from flinkish.shell.event_loop import EventLoop
+from flinkish.shell.job_runtime import JobRuntime
+from flinkish.shell.module_path import driver_sys_path
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+TICK_MS = 100
+EXIT_TIMEOUT_MS = 5_000  # what the interpreter's exit may take
+_WAIT_SLICE_S = 0.5  # so that Ctrl-C reaches a main thread that waits
+
+_FROM_SLOTS = (TasksDeployed, TaskStateChanged, SlotFailed, OperatorEvent, MetricsReport)
+
+_living: "weakref.WeakSet[JobManager]" = weakref.WeakSet()
+
+
+class ManagedJob:
+    """A job of a JobManager, for who submitted it.  Any thread may use it."""
+
+    def __init__(self, manager: "JobManager", runtime: JobRuntime):
+        self._manager = manager
+        self._runtime = runtime
+        self._status = JobStatus.CREATED
+        self._error: Optional[FlinkishError] = None
+        self._running_s: Optional[float] = None
+        self._ended_s: Optional[float] = None
+        self._core_ended = threading.Event()  # its slots are given back
+        self._done = threading.Event()  # in application mode: everything is torn down too
+
+    @property
+    def job_id(self) -> str:
+        return self._runtime.job_id
+
+    @property
+    def job_name(self) -> str:
+        return self._runtime.job_name
+
+    @property
+    def error(self) -> Optional[FlinkishError]:
+        return self._error
+
+    @property
+    def net_runtime_ms(self) -> int:
+        """From the first subtask that ran to the end, or till now."""
+        if self._running_s is None:
+            return 0
+        return int(((self._ended_s or time.time()) - self._running_s) * 1000)
+
+    def status(self) -> JobStatus:
+        return self._status
+
+    def cancel(self) -> None:
+        """Ask the job to end; ``wait`` waits for it."""
+        self._manager._post(CancelRequested(self.job_id))
+
+    def wait(self, timeout_s: Optional[float] = None) -> JobExecutionResult:
+        """Wait for the end, and in application mode for the end of slots and threads too.
+
+        Raises:
+            TimeoutError: the job still runs.
+            FlinkishError: why the job has failed; JobCancelledError when it was cancelled.
+        """
+        if not self.wait_ended(timeout_s):
+            raise TimeoutError(f'job "{self.job_name}" is {self._status.name} after {timeout_s} s')
+        if self._status is JobStatus.CANCELED:
+            raise JobCancelledError(f'job "{self.job_name}" was cancelled', where=self.job_id)
+        if self._error is not None:
+            raise self._error
+        return JobExecutionResult(self.job_id, self.net_runtime_ms, job_name=self.job_name)
+
+    def wait_ended(self, timeout_s: Optional[float] = None) -> bool:
+        """Like ``wait``, but raises nothing; False: the time was up."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._done.is_set():
+            left_s = _WAIT_SLICE_S
+            if deadline_s is not None:
+                left_s = min(left_s, deadline_s - time.monotonic())
+                if left_s <= 0:
+                    return False
+            self._done.wait(left_s)
+        return True
+
+    def metrics(self) -> dict[str, Mapping[str, Any]]:
+        """The last report of each task."""
+        return self._manager._ask(lambda dispatcher: dispatcher.metrics(self.job_id), {})
+
+    def describe(self) -> dict:
+        """Status, tasks and slots as plain data."""
+
+        def find(dispatcher: Dispatcher) -> dict:
+            return next(
+                (job for job in dispatcher.describe()["jobs"] if job["jid"] == self.job_id), {}
+            )
+
+        return self._manager._ask(find, {})
+
+
+class JobManager:
+    """See the module.
+
+    Args:
+        launcher: brings the slots; belongs to this JobManager from now on.
+        slots: how many it launches.
+        configuration: heartbeats and timeouts of the cluster, see ``common.options``.
+        application: it lives for one job, whose end tears everything down.
+    Raises:
+        NotEnoughSlotsError: the cluster cannot carry that many.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        slots: int,
+        configuration: Mapping[str, Any] = {},
+        application: bool = False,
+    ):
+        capacity = launcher.capacity()
+        if capacity is not None and slots > capacity:
+            raise NotEnoughSlotsError(
+                f"could not start {slots} slots",
+                why=f"{slots} slots are needed, the cluster has {capacity}",
+                do="lower the parallelism, or start the cluster with more slots",
+                needed=slots,
+                available=capacity,
+            )
+        self.launcher = launcher
+        self.slots = slots
+        self.application = application
+        self._configuration = dict(configuration)
+        self._heartbeat_interval_ms = options.read(configuration, options.HEARTBEAT_INTERVAL)
+        self._heartbeat_timeout_ms = options.read(configuration, options.HEARTBEAT_TIMEOUT)
+        cancellation_timeout_ms = options.read(configuration, options.TASK_CANCELLATION_TIMEOUT)
+        self._dispatcher = Dispatcher(
+            ResourceManager(
+                capacity=slots,
+                request_timeout_ms=options.read(configuration, options.SLOT_REQUEST_TIMEOUT),
+                heartbeat_timeout_ms=self._heartbeat_timeout_ms,
+                release_timeout_ms=cancellation_timeout_ms or 10_000,
+            )
+        )
+        self._secret = secrets.token_bytes(32)
+        self._loop = EventLoop(on_error=self._broken)
+        self._listener: Optional[Listener] = None
+        self._connections: dict[int, Connection] = {}
+        self._last_connection = 0
+        self._events: deque[Any] = deque()
+        self._stepping = False
+        self._jobs: dict[str, ManagedJob] = {}
+        self._lease: Optional[str] = None
+        self._tick_due_ms = 0
+        self._clock_offset_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
+        self._thread: Optional[threading.Thread] = None
+        self._lock = threading.Lock()
+        self._closing = False
+        self._stopping_supervisors = False
+        self._loop_over = False
+        self._closed = threading.Event()
+
+    # ---- from any thread ------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Listen, start the thread and launch the slots; returns at once."""
+        self._listener = Listener(
+            self._loop,
+            self._secret,
+            ROLE_JOB_MANAGER,
+            self.launcher.bind_host(),
+            on_connection=self._connected,
+        )
+        port = self._listener.address[1]
+        self._addresses = tuple((host, port) for host in self.launcher.advertised_hosts())
+        self._loop.call_soon_threadsafe(self._launch)
+        self._loop.call_later(self._heartbeat_interval_ms, self._send_heartbeats)
+        self._tick_due_ms = self._now_ms() + TICK_MS
+        self._loop.call_later(TICK_MS, self._tick)
+        self._thread = threading.Thread(target=self._main, name="flinkish JobManager", daemon=True)
+        _close_at_exit()
+        _living.add(self)
+        self._thread.start()
+        log.info(
+            "job manager started slots=%d addresses=%s",
+            self.slots,
+            ",".join(f"{host}:{port}" for host, port in self._addresses),
+        )
+
+    def submit(self, job: "JobGraph | JobRuntime") -> ManagedJob:
+        """Run a job; returns at once.
+
+        Raises:
+            InvalidJobError: something in it cannot be sent to a slot, or a sink refuses.
+        """
+        runtime = job if isinstance(job, JobRuntime) else JobRuntime(job)
+        managed = ManagedJob(self, runtime)
+        with self._lock:
+            if self._closing:
+                raise InternalError(f'could not submit job "{runtime.job_name}"', why="the cluster is closed")
+            self._jobs[runtime.job_id] = managed
+        runtime.attach(self._post)
+        self._post(JobSubmitted(runtime.description))
+        return managed
+
+    def describe(self) -> dict:
+        """Jobs and slots as plain data, for the REST API."""
+        return self._ask(lambda dispatcher: dispatcher.describe(), {"jobs": [], "slots": []})
+
+    def jobs(self) -> list[ManagedJob]:
+        return list(self._jobs.values())
+
+    @property
+    def closed(self) -> bool:
+        return self._closing
+
+    def close(self, timeout_ms: int = 15_000) -> None:
+        """Cancel what runs and tear everything down; a second call waits for the first."""
+        with self._lock:
+            first, self._closing = not self._closing, True
+        if first:
+            self._tear_down(timeout_ms)
+        else:
+            self._closed.wait(timeout_ms / 1000)
+
+    def _tear_down(self, timeout_ms: int) -> None:
+        deadline_s = time.monotonic() + timeout_ms / 1000
+
+        def left_ms() -> int:
+            return max(0, int((deadline_s - time.monotonic()) * 1000))
+
+        try:
+            if self._thread is not None:
+                jobs = list(self._jobs.values())
+                for job in jobs:
+                    if not job._core_ended.is_set():
+                        self._post(CancelRequested(job.job_id))
+                for job in jobs:
+                    # The launcher needs time too, to end what does not answer.
+                    job._core_ended.wait(max(0, left_ms() - timeout_ms // 3) / 1000)
+                # Once this has run, nothing is launched any more.
+                stopping = threading.Event()
+                self._loop.call_soon_threadsafe(self._stop_supervisors, stopping)
+                stopping.wait(5)
+            self.launcher.stop(max(left_ms(), 1_000))
+        finally:
+            if self._thread is not None:
+                self._loop.call_soon_threadsafe(self._end_loop)
+                if threading.current_thread() is not self._thread:
+                    self._thread.join(5)
+            else:
+                self._loop.close()
+            for job in self._jobs.values():
+                self._abandon(job)
+            _living.discard(self)
+            self._closed.set()
+            log.info("job manager closed")
+
+    def _abandon(self, job: ManagedJob) -> None:
+        if not job._core_ended.is_set():
+            job._status = JobStatus.FAILED
+            job._error = job._error or InternalError(
+                f'job "{job.job_name}" did not end in time', where=job.job_id, why="its cluster was closed"
+            )
+            job._ended_s = time.time()
+            job._runtime.close_coordinators(job._error)
+            job._core_ended.set()
+        job._done.set()
+
+    def _post(self, event: Any) -> None:
+        """Have the loop step through ``event``; dropped once the loop is over."""
+        self._loop.call_soon_threadsafe(self._step, event)
+
+    def _ask(self, question: Callable[[Dispatcher], T], default: T) -> T:
+        """Answer of the loop's thread; ``default`` when it does not come in time."""
+        if self._thread is None or self._loop_over or threading.current_thread() is self._thread:
+            return question(self._dispatcher)
+        answers: list[T] = []
+        answered = threading.Event()
+
+        def ask() -> None:
+            answers.append(question(self._dispatcher))
+            answered.set()
+
+        self._loop.call_soon_threadsafe(ask)
+        while not answered.wait(0.1):
+            if self._loop_over:
+                return question(self._dispatcher)
+        return answers[0] if answers else default
+
+    # ---- the thread -----------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        try:
+            while not self._loop_over:
+                self._loop.run_once(None)
+        finally:
+            self._loop_over = True
+            for connection in list(self._connections.values()):
+                connection.on_close = None
+                connection.close()
+            self._connections.clear()
+            if self._listener is not None:
+                self._listener.close()
+            self._loop.close()
+
+    def _now_ms(self) -> int:
+        """Reads like wall time, never jumps."""
+        return time.monotonic_ns() // 1_000_000 + self._clock_offset_ms
+
+    def _broken(self, error: BaseException) -> None:
+        """A core broke one of its rules, or a bug: nothing here can be trusted any more."""
+        log.error("job manager failed, ending all jobs", exc_info=error)
+        failure = InternalError(
+            "the JobManager failed",
+            why=f"{type(error).__name__}: {error}",
+            do="report this with the log of the driver",
+        )
+        for job in self._jobs.values():
+            if not job._core_ended.is_set():
+                job._error = failure
+                self._abandon_soon(job)
+        self._close_in_background()
+
+    def _abandon_soon(self, job: ManagedJob) -> None:
+        job._status, job._ended_s = JobStatus.FAILED, time.time()
+        job._runtime.close_coordinators(job._error)
+        job._core_ended.set()
+        if not self.application:
+            job._done.set()
+
+    def _close_in_background(self) -> None:
+        with self._lock:
+            first, self._closing = not self._closing, True
+        if first:
+            threading.Thread(
+                target=self._tear_down, args=(15_000,), name="flinkish close", daemon=True
+            ).start()
+
+    def _step(self, event: Any) -> None:
+        """Events that come up while effects are carried out wait for their turn."""
+        self._events.append(event)
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            while self._events:
+                for effect in self._dispatcher.step(self._events.popleft(), self._now_ms()):
+                    self._carry_out(effect)
+        finally:
+            self._stepping = False
+
+    # ---- effects --------------------------------------------------------------------------------
+
+    def _carry_out(self, effect: Any) -> None:
+        match effect:
+            case Send(connection, message):
+                self._send(connection, message)
+            case ToCoordinator(job_id, event):
+                self._guarded(job_id, lambda runtime: runtime.to_coordinator(event))
+            case ExecutionChanged(job_id, task, state):
+                log.debug("task changed job=%s task=%r state=%s", job_id, task, state)
+                job = self._jobs[job_id]
+                if state == "RUNNING" and job._running_s is None:
+                    job._running_s = time.time()
+            case JobStatusChanged(job_id, status, error):
+                self._job_changed(job_id, JobStatus[status], error)
+            case DeployToSlot(job_id, attempt, index, slots, connection):
+                self._guarded(
+                    job_id,
+                    lambda runtime: self._send(connection, runtime.deployment(attempt, index, slots)),
+                )
+            case StartCoordinators(job_id, attempt):
+                self._guarded(job_id, lambda runtime: runtime.start_coordinators(attempt))
+            case CommitSinks(job_id, attempt):
+                self._jobs[job_id]._runtime.commit(attempt)
+            case AbortSinks(job_id, attempt):
+                self._jobs[job_id]._runtime.abort(attempt)
+            case CloseConnection(connection, reason):
+                if connection in self._connections:
+                    log.info("closing a connection peer=%s reason=%r", self._connections[connection].peer, reason)
+                    self._connections[connection].close_when_sent()
+            case LaunchSlots():
+                self._launch()
+            case Warn(text):
+                log.warning("%s", text)
+            case _:
+                raise AssertionError(f"unknown effect {effect!r}")
+
+    def _guarded(self, job_id: str, action: Callable[[JobRuntime], None]) -> None:
+        """What touches the job's own code costs that job, never the JobManager."""
+        runtime = self._jobs[job_id]._runtime
+        try:
+            action(runtime)
+        except Exception as error:
+            attempt = self._dispatcher.jobs[job_id].attempt if job_id in self._dispatcher.jobs else 0
+            self._events.append(CoordinatorFailed(job_id, attempt, runtime.explain(error)))
+
+    def _send(self, number: int, message: Any) -> None:
+        connection = self._connections.get(number)
+        if connection is not None:
+            connection.send_message(message)
+
+    def _job_changed(self, job_id: str, status: JobStatus, error: Optional[FlinkishError]) -> None:
+        job = self._jobs[job_id]
+        log.info("job changed job=%s name=%r status=%s", job_id, job.job_name, status.name)
+        if not status.is_globally_terminal_state():
+            job._status = status
+            return
+        job._error, job._ended_s = error, time.time()
+        job._status = status
+        if error is not None:
+            log.error("job failed job=%s name=%r error=%s", job_id, job.job_name, error.what)
+            log.debug("what led to it job=%s\n%s", job_id, "\n".join(error.fields.get("story", ())))
+        job._runtime.close_coordinators(
+            error or (JobCancelledError(f'job "{job.job_name}" was cancelled') if status is JobStatus.CANCELED else None)
+        )
+        job._core_ended.set()
+        if self.application:
+            self._close_in_background()
+        else:
+            job._done.set()
+        self._forget_old_jobs()
+
+    def _forget_old_jobs(self) -> None:
+        known = self._dispatcher
+        for job_id in [i for i, job in self._jobs.items() if job._done.is_set()]:
+            if job_id not in known.archive and job_id not in known.jobs:
+                del self._jobs[job_id]
+
+    # ---- connections ----------------------------------------------------------------------------
+
+    def _connected(self, connection: Connection) -> None:
+        self._last_connection += 1
+        number = self._last_connection
+        connection.tag = number
+        self._connections[number] = connection
+        connection.on_message = self._received
+        connection.on_close = self._disconnected
+
+    def _received(self, connection: Connection, message: Any) -> None:
+        number = connection.tag
+        if isinstance(message, _FROM_SLOTS):
+            self._step(SlotSaid(number, message))
+        elif isinstance(message, SupervisorHeartbeat):
+            self._step(SupervisorReported(number, message))
+        elif isinstance(message, RegisterSlot):
+            log.info("slot registered slot=%s pid=%d", message.slot_id, message.pid)
+            self._step(SlotRegistered(number, message))
+        elif isinstance(message, RegisterSupervisor):
+            log.info(
+                "supervisor registered task=%d host=%s attempt=%d",
+                message.task_index, message.host, message.spark_attempt,
+            )
+            self._step(SupervisorRegistered(number, message))
+            if self._stopping_supervisors:  # it came while the cluster was being closed
+                self._send(number, StopSupervisor("the cluster is closed"))
+        elif not isinstance(message, Heartbeat):
+            log.warning("unknown message dropped type=%s peer=%s", type(message).__name__, connection.peer)
+
+    def _disconnected(self, connection: Connection, error: Optional[FlinkishError]) -> None:
+        self._connections.pop(connection.tag, None)
+        self._step(Disconnected(connection.tag, error.why if error else ""))
+
+    def _send_heartbeats(self) -> None:
+        self._loop.call_later(self._heartbeat_interval_ms, self._send_heartbeats)
+        for connection in self._connections.values():
+            connection.send_message(Heartbeat())
+
+    # ---- launch and time ------------------------------------------------------------------------
+
+    def _launch(self) -> None:
+        if self._stopping_supervisors:
+            return
+        lease = secrets.token_hex(8)
+        per_task = options.read(self._configuration, options.NUM_TASK_SLOTS)
+        names = [f"{lease[:6]}-{number}" for number in range(self.slots)]
+        launches = [
+            SlotLaunch(
+                lease=lease,
+                task_index=task,
+                slot_ids=tuple(names[task * per_task : (task + 1) * per_task]),
+                job_manager_addresses=self._addresses,
+                secret=self._secret,
+                heartbeat_interval_ms=self._heartbeat_interval_ms,
+                heartbeat_timeout_ms=self._heartbeat_timeout_ms,
+                sys_path=driver_sys_path(),
+            )
+            for task in range(math.ceil(self.slots / per_task))
+        ]
+        self._lease = lease
+        self._step(Launched(lease, tuple((launch.task_index, launch.slot_ids) for launch in launches)))
+        try:
+            self.launcher.launch(launches)
+        except Exception as error:
+            failure = error if isinstance(error, FlinkishError) else InternalError(
+                "could not launch slots", why=f"{type(error).__name__}: {error}"
+            )
+            self._launch_over(failure)
+
+    def _launch_over(self, error: Optional[FlinkishError]) -> None:
+        lease, self._lease = self._lease, None
+        log.warning("launch ended lease=%s error=%s", lease, error.what if error else "none")
+        self._step(LaunchEnded(lease, error))
+
+    def _tick(self) -> None:
+        now_ms = self._now_ms()
+        late_ms = now_ms - self._tick_due_ms
+        self._tick_due_ms = now_ms + TICK_MS
+        self._loop.call_later(TICK_MS, self._tick)
+        if self._lease is not None and not self._closing and not self.launcher.alive():
+            self._launch_over(self.launcher.failure())
+        waiting = self._dispatcher.resource_manager.requests
+        text = self.launcher.describe_waiting() if waiting and self._is_due(waiting, now_ms) else ""
+        self._step(Tick(text, late_ms if late_ms > TICK_MS else 0))
+
+    @staticmethod
+    def _is_due(requests: list, now_ms: int) -> bool:
+        """Asking the launcher may cost a call to the JVM: only when the answer is about to be shown."""
+        return any(now_ms >= request.deadline_ms for request in requests)
+
+    # ---- the end --------------------------------------------------------------------------------
+
+    def _stop_supervisors(self, stopping: threading.Event) -> None:
+        self._stopping_supervisors = True
+        stopping.set()
+        for supervisor in self._dispatcher.resource_manager.supervisors.values():
+            self._send(supervisor.connection, StopSupervisor("the cluster is closed"))
+
+    def _end_loop(self) -> None:
+        self._loop_over = True
+
+
+def _close_all() -> None:
+    for manager in list(_living):
+        manager.close(EXIT_TIMEOUT_MS)
+
+
+_at_exit_lock = threading.Lock()
+_at_exit_registered = False
+
+
+def _close_at_exit() -> None:
+    """Registered with the first JobManager, so that it runs before what was registered earlier
+    (Python runs the last first): Spark is still there then."""
+    global _at_exit_registered
+    with _at_exit_lock:
+        if not _at_exit_registered:
+            _at_exit_registered = True
+            atexit.register(_close_all)

@@ -1,0 +1,530 @@
+"""The process of one slot: one thread, an EventLoop, and a SlotCore between its turns.
+
+Life::
+
+    launch blob from the supervisor (stdin) -> connect to the JobManager -> RegisterSlot
+      -> DeployTasks: connect to peers -> TasksDeployed -> StartTasks -> records flow
+      -> ReleaseSlot: exit 0
+
+It ends early, and closes the operators before, when the supervisor says so (SIGTERM), when the
+supervisor is gone (its pipe closes; on Linux the kernel kills at once), when the JobManager is gone
+(connection closed, or silent for the heartbeat timeout), and on an error of its own.
+
+Started by `flinkish.shell.supervisor`, never by hand.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import gc
+import importlib
+import logging
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+from typing import Any, Optional
+
+from flinkish.errors import ConnectionLostError, FlinkishError, InternalError
+from flinkish.messages.control import (
+    CancelTasks,
+    DeployTasks,
+    Heartbeat,
+    MetricsReport,
+    OperatorEvent,
+    RegisterSlot,
+    RegistrationRefused,
+    ReleaseSlot,
+    SlotFailed,
+    StartTasks,
+    TasksDeployed,
+    TaskStateChanged,
+)
+from flinkish.messages.deployment import ExecutionAttemptID, TaskFailure
+from flinkish.shell.clock import SystemClock
+from flinkish.shell.connections import ROLE_JOB_MANAGER, Connection, wait_connected
+from flinkish.shell.event_loop import EventLoop
+from flinkish.shell.peer_connections import PeerConnections
+from flinkish.shell.process import (
+    EXIT_INTERNAL_ERROR,
+    EXIT_JOB_MANAGER_LOST,
+    EXIT_JOB_MANAGER_UNREACHABLE,
+    EXIT_PARENT_LOST,
+    EXIT_REFUSED,
+    EXIT_RELEASED,
+    EXIT_STOPPED,
+    ProgressPage,
+    SlotBlob,
+    die_with_parent,
+    host_identity,
+)
+from flinkish.taskmanager import wire
+from flinkish.taskmanager.slot_core import SlotCore
+
+log = logging.getLogger(__name__)
+
+# What the rounds of the core may take before the sockets are looked at again.
+_POLL_EVERY_NS = 300_000
+_METRICS_EVERY_MS = 1_000
+_HOUSEKEEPING_EVERY_MS = 500
+_FLUSH_AT_END_MS = 1_000
+_EXIT_WITHIN_S = 3.0
+# Of descriptors that cannot be waited for (plain files).
+_UNPOLLABLE_RETRY_MS = 5.0
+
+# The garbage collector walks young objects seldom and all objects almost never while records
+# flow; housekeeping collects when the slot is idle (a full pass over 1 M heap keys takes 150 ms).
+_GC_THRESHOLDS = (50_000, 50, 1_000)
+_FULL_COLLECTION_EVERY_S = 60.0
+
+# How long a Python thread of a C library waits for the interpreter lock of a busy slot.
+_SWITCH_INTERVAL_S = 0.001
+
+# Imported while the slot waits for its first job, so that a deployment does not pay for them.
+_WARM_MODULES = ("cloudpickle", "numpy", "pyarrow", "flinkish.operators.chain")
+
+
+class SlotProcess:
+    """The shell around one SlotCore; also its `listener`."""
+
+    def __init__(self, blob: SlotBlob, progress: ProgressPage, parent_pipe: int):
+        self.launch = blob.launch
+        self.slot_id = blob.slot_id
+        self.loop = EventLoop()
+        self.exit_code: Optional[int] = None
+        self._progress = progress
+        self._parent_pipe = parent_pipe
+        self._clock = SystemClock()
+        self._control: Optional[Connection] = None
+        self._peers: Optional[PeerConnections] = None
+        self._core: Optional[SlotCore] = None
+        self._deployed: Optional[DeployTasks] = None
+        self._held: Optional[list[TaskStateChanged]] = None
+        self._watched: set[int] = set()
+        self._control_reads = -1
+        self._control_heard_ns = time.monotonic_ns()
+        self._worked = False
+        self._collected_ns = time.monotonic_ns()
+        self._ending = False
+
+    # ---- life -----------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Returns the exit code."""
+        loop = self.loop
+        signal.signal(signal.SIGTERM, self._on_terminate)
+        loop.register(self._parent_pipe, "r", self._on_parent_pipe)
+        try:
+            if self._register():
+                self._work()
+        except Exception as error:
+            self._broken(error)
+        finally:
+            self._end()
+        assert self.exit_code is not None
+        return self.exit_code
+
+    def _register(self) -> bool:
+        launch = self.launch
+        try:
+            self._control = wait_connected(
+                self.loop,
+                launch.job_manager_addresses,
+                launch.secret,
+                ROLE_JOB_MANAGER,
+                launch.connect_timeout_ms,
+                should_stop=lambda: self.exit_code is not None,
+                on_message=self._on_message,
+            )
+        except ConnectionLostError as error:
+            if self.exit_code is None:
+                log.error("slot could not register slot=%s\n%s", self.slot_id, error)
+                self.exit_code = EXIT_JOB_MANAGER_UNREACHABLE
+            return False
+        self._control.on_close = self._on_control_closed
+        self._peers = PeerConnections(
+            self.loop,
+            launch.secret,
+            self.slot_id,
+            self._control.local_host,
+            self._on_frame,
+            self._on_peer_lost,
+            wire.CREDIT,
+            launch.connect_timeout_ms,
+        )
+        self._core = SlotCore(
+            self.slot_id,
+            host_identity(),
+            self._clock.now_ms,
+            self._peers,
+            self,
+            clock_ns=self._clock.perf_ns,
+        )
+        address = self._peers.address
+        self._control.send_message(RegisterSlot(launch.lease, self.slot_id, os.getpid(), address))
+        self.loop.call_later(_METRICS_EVERY_MS, self._report_metrics)
+        self.loop.call_later(_HOUSEKEEPING_EVERY_MS, self._housekeeping)
+        self.loop.call_later(launch.heartbeat_interval_ms, self._check_heartbeat)
+        self.loop.run_once(0)
+        self._warm_up()
+        log.info("slot registered slot=%s pid=%d tcp=%s:%d", self.slot_id, os.getpid(), *address.tcp)
+        return True
+
+    def _warm_up(self) -> None:
+        for name in _WARM_MODULES:
+            try:
+                importlib.import_module(name)
+            except ImportError as error:
+                # Whoever needs it will say so with more context.
+                log.info("could not import ahead module=%s reason=%r", name, str(error))
+        self._collect(full=True)
+        gc.freeze()
+
+    def _work(self) -> None:
+        loop, core, progress = self.loop, self._core, self._progress
+        assert core is not None
+        now_ns = time.monotonic_ns
+        polled_ns = 0
+        while self.exit_code is None:
+            more = core.run_round()
+            progress.mark()
+            if more:
+                self._worked = True
+                if now_ns() - polled_ns < _POLL_EVERY_NS:
+                    continue
+                loop.run_once(0)
+            else:
+                loop.run_once(self._idle_timeout_ms(core))
+            polled_ns = now_ns()
+
+    def _idle_timeout_ms(self, core: SlotCore) -> Optional[float]:
+        """How long nothing can happen; descriptors of tasks are watched from now on."""
+        timeout_ms: Optional[float] = None  # the timers of this class turn the loop often enough
+        deadline_ms = core.next_deadline_ms()
+        if deadline_ms is not None:
+            timeout_ms = max(0, deadline_ms - self._clock.now_ms())
+        wanted = core.descriptors()
+        if wanted or self._watched:
+            for fd in self._watched - wanted.keys():
+                self.loop.unregister(fd)
+            self._watched = set(wanted)
+            for fd, events in wanted.items():
+                try:
+                    self.loop.register(fd, events, _turn)
+                except PermissionError:
+                    self._watched.discard(fd)
+                    if timeout_ms is None or timeout_ms > _UNPOLLABLE_RETRY_MS:
+                        timeout_ms = _UNPOLLABLE_RETRY_MS
+        return timeout_ms
+
+    def _end(self) -> None:
+        """Close operators, tell the JobManager, leave nothing open."""
+        self._ending = True
+        if self._core is not None:
+            try:
+                self._core.dispose()
+            except Exception as error:
+                self._broken(error)
+        control = self._control
+        if control is not None and not control.closed:
+            control.on_close = None
+            self.loop.run_until(lambda: control.closed or not control.pending_bytes, _FLUSH_AT_END_MS)
+            control.close()
+        if self._peers is not None:
+            self._peers.close()
+        self.loop.close()
+
+    def _finish(self, exit_code: int, reason: str) -> None:
+        if self.exit_code is None:
+            log.info("slot ends slot=%s code=%d reason=%r", self.slot_id, exit_code, reason)
+            self.exit_code = exit_code
+
+    def _broken(self, error: Exception) -> None:
+        """An error of this runtime: report it, then end, so that nothing broken is used again."""
+        text = traceback.format_exc()
+        log.error("slot failed slot=%s\n%s", self.slot_id, text)
+        self._report_failure(_internal(error, text, f"slot {self.slot_id}"), None)
+        if self.exit_code is None or self.exit_code == EXIT_RELEASED:
+            self.exit_code = EXIT_INTERNAL_ERROR
+
+    def _on_terminate(self, signum: int, frame: Any) -> None:
+        # A handler does not end the wait of the loop; a call does.
+        self.loop.call_soon_threadsafe(self._finish, EXIT_STOPPED, "stopped by its supervisor")
+
+    def _on_parent_pipe(self, readable: bool, writable: bool) -> None:
+        if not os.read(self._parent_pipe, 4096):
+            self.loop.unregister(self._parent_pipe)
+            self._finish(EXIT_PARENT_LOST, "the supervisor is gone")
+
+    # ---- JobManager -----------------------------------------------------------------------------
+
+    def _on_control_closed(self, connection: Connection, error: Optional[Exception]) -> None:
+        self._finish(EXIT_JOB_MANAGER_LOST, f"lost the JobManager: {getattr(error, 'why', '')}")
+
+    def _check_heartbeat(self) -> None:
+        """Any bytes count.  The loop reads before its timers run, so its own lag is no silence."""
+        assert self._control is not None
+        now_ns = time.monotonic_ns()
+        if self._control.reads != self._control_reads:
+            self._control_reads = self._control.reads
+            self._control_heard_ns = now_ns
+        silent_ms = (now_ns - self._control_heard_ns) // 1_000_000
+        if silent_ms > self.launch.heartbeat_timeout_ms:
+            self._finish(EXIT_JOB_MANAGER_LOST, f"no heartbeat of the JobManager for {silent_ms} ms")
+        self.loop.call_later(self.launch.heartbeat_interval_ms, self._check_heartbeat)
+
+    def _on_message(self, connection: Connection, message: Any) -> None:
+        core = self._core
+        if self._ending or core is None:
+            if isinstance(message, RegistrationRefused):
+                self._finish(EXIT_REFUSED, message.reason)
+            return
+        match message:
+            case Heartbeat():
+                return
+            case OperatorEvent():
+                core.on_operator_event(message)
+            case DeployTasks():
+                self._deploy(core, message)
+            case StartTasks(job_id, attempt):
+                if self._is_current(job_id, attempt):
+                    core.start()
+            case CancelTasks(job_id, attempt):
+                if self._is_current(job_id, attempt):
+                    core.cancel()
+            case ReleaseSlot(reason):
+                self._finish(EXIT_RELEASED, reason or "the job is over")
+            case RegistrationRefused(reason):
+                log.warning("slot refused slot=%s reason=%r", self.slot_id, reason)
+                self._finish(EXIT_REFUSED, reason)
+            case _:
+                log.warning("unknown message type=%s", type(message).__name__)
+
+    def _is_current(self, job_id: str, attempt: int) -> bool:
+        deployed = self._deployed
+        return deployed is not None and (deployed.job_id, deployed.attempt) == (job_id, attempt)
+
+    def _deploy(self, core: SlotCore, deploy: DeployTasks) -> None:
+        assert self._peers is not None
+        core.dispose()
+        self._deployed = deploy
+        try:
+            _extend_sys_path(deploy.sys_path)
+            _install_main_classes(deploy.main_classes)
+        except Exception as error:
+            self._report_failure(
+                InternalError(
+                    "could not load the classes that __main__ of the driver defines",
+                    where=f"slot {self.slot_id}",
+                    why=f"{type(error).__name__}: {error}",
+                    do="check that the slots have the modules and versions of the driver",
+                    traceback_text=traceback.format_exc(),
+                ),
+                None,
+            )
+            return
+        if not core.deploy(deploy):
+            return
+        receivers = {
+            end.peer_slot: deploy.peers[end.peer_slot]
+            for task in deploy.tasks
+            for output in task.outputs
+            for end in output.channels
+            if end.peer_slot != self.slot_id
+        }
+        self._collect(full=True)
+        gc.freeze()
+
+        def on_ready() -> None:
+            if self._control is not None and not any(task.is_over for task in core.tasks.values()):
+                self._control.send_message(TasksDeployed(deploy.job_id, deploy.attempt))
+
+        self._peers.begin(deploy.job_id, deploy.attempt, receivers, on_ready)
+
+    def _report_metrics(self) -> None:
+        self.loop.call_later(_METRICS_EVERY_MS, self._report_metrics)
+        core, deployed, control = self._core, self._deployed, self._control
+        if deployed is not None and core is not None and core.tasks and control is not None:
+            control.send_message(
+                MetricsReport(deployed.job_id, deployed.attempt, self.slot_id, core.metrics())
+            )
+
+    def _report_failure(self, error: FlinkishError, lost_peer: Optional[str]) -> None:
+        deployed, control = self._deployed, self._control
+        if deployed is not None and control is not None:
+            failure = TaskFailure(error)
+            control.send_message(
+                SlotFailed(self.slot_id, deployed.job_id, deployed.attempt, failure, lost_peer)
+            )
+
+    # ---- peers ----------------------------------------------------------------------------------
+
+    def _on_frame(self, peer_slot: str, kind: int, channel_id: int, payload: Any) -> None:
+        self._worked = True
+        assert self._core is not None
+        self._core.on_frame(peer_slot, kind, channel_id, payload)
+
+    def _on_peer_lost(self, peer_slot: str, error: Optional[BaseException]) -> None:
+        """Only a loss that a task still minds is news; its cause goes first."""
+        if self._ending or self._core is None:
+            return
+        self._held = []
+        try:
+            self._core.on_peer_lost(peer_slot, error)
+        finally:
+            held, self._held = self._held, None
+        if any(change.state == "FAILED" for change in held):
+            log.warning("peer lost slot=%s peer=%s reason=%r", self.slot_id, peer_slot, str(error))
+            self._report_failure(
+                ConnectionLostError(
+                    f'slot {self.slot_id} lost slot "{peer_slot}"',
+                    why=getattr(error, "why", "") or "the connection was closed",
+                ),
+                peer_slot,
+            )
+        for change in held:
+            self._send_change(change)
+
+    # ---- listener of SlotCore -------------------------------------------------------------------
+
+    def task_state_changed(
+        self, execution: ExecutionAttemptID, state: str, failure: Optional[TaskFailure]
+    ) -> None:
+        change = TaskStateChanged(execution, state, failure)
+        if self._held is not None:
+            self._held.append(change)
+        else:
+            self._send_change(change)
+
+    def operator_event(self, event: OperatorEvent) -> None:
+        if self._control is not None:
+            self._control.send_message(event)
+
+    def wakeup(self) -> None:
+        self.loop.call_soon_threadsafe(_nothing)
+
+    def _send_change(self, change: TaskStateChanged) -> None:
+        if self._control is None:
+            return
+        try:
+            self._control.send_message(change)
+        except Exception as error:
+            # A failure that does not pickle must not hide that the task has failed.
+            text = str(change.failure.error) if change.failure is not None else ""
+            wrapped = InternalError(
+                text or "a subtask failed",
+                why=f"its error could not be sent: {type(error).__name__}: {error}",
+            )
+            self._control.send_message(
+                TaskStateChanged(change.execution, change.state, TaskFailure(wrapped))
+            )
+
+    # ---- memory ---------------------------------------------------------------------------------
+
+    def _housekeeping(self) -> None:
+        self.loop.call_later(_HOUSEKEEPING_EVERY_MS, self._housekeeping)
+        worked, self._worked = self._worked, False
+        if not worked and sum(gc.get_count()) > 0:
+            overdue = time.monotonic_ns() - self._collected_ns > _FULL_COLLECTION_EVERY_S * 1e9
+            self._collect(full=overdue)
+
+    def _collect(self, full: bool) -> None:
+        gc.collect(2 if full else 1)
+        if full:
+            self._collected_ns = time.monotonic_ns()
+
+
+def _turn(readable: bool, writable: bool) -> None:
+    """Callback of a task's descriptor: that the loop has turned is enough, a round follows."""
+
+
+def _nothing() -> None:
+    """What a wake-up calls."""
+
+
+def _internal(error: Exception, text: str, where: str) -> FlinkishError:
+    if isinstance(error, FlinkishError):
+        return error
+    return InternalError(
+        "a slot failed",
+        where=where,
+        why=f"{type(error).__name__}: {error}",
+        do="this is a bug of flinkish, please report it with the traceback",
+        traceback_text=text,
+    )
+
+
+def _extend_sys_path(entries: tuple[str, ...]) -> None:
+    known = set(sys.path)
+    for entry in entries:
+        if entry not in known and os.path.exists(entry):
+            sys.path.append(entry)
+            known.add(entry)
+    importlib.invalidate_caches()
+
+
+def _install_main_classes(pickled: bytes) -> None:
+    """Classes of the driver's `__main__` become those of ours, so that records of them pickle."""
+    if pickled:
+        main = sys.modules["__main__"]
+        for name, value in pickle.loads(pickled).items():
+            setattr(main, name, value)
+
+
+def _read_exactly(fd: int, count: int) -> bytes:
+    parts = []
+    while count:
+        part = os.read(fd, count)
+        if not part:
+            raise EOFError("the supervisor closed the pipe")
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def main(parent_pipe: int) -> None:
+    """Entry of the process; does not return.  `parent_pipe` is at the start of the blob."""
+    die_with_parent()
+    try:
+        size = int.from_bytes(_read_exactly(parent_pipe, 8), "little")
+        blob: SlotBlob = pickle.loads(_read_exactly(parent_pipe, size))
+    except EOFError:
+        os._exit(EXIT_PARENT_LOST)
+    if os.getppid() != blob.parent_pid:
+        # It died before the kernel was asked to tell.
+        os._exit(EXIT_PARENT_LOST)
+    # A Ctrl-C in a terminal reaches the whole group: the driver decides what follows.  A handler,
+    # not SIG_IGN, because programs that user code starts would inherit that.
+    signal.signal(signal.SIGINT, lambda signum, frame: None)
+    faulthandler.enable(file=blob.dump_fd, all_threads=True)
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR1, file=blob.dump_fd, all_threads=True)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    gc.set_threshold(*_GC_THRESHOLDS)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)
+    logging.basicConfig(
+        level=blob.log_level,
+        format=f"%(asctime)s %(levelname)s slot {blob.slot_id} %(name)s: %(message)s",
+    )
+    code = EXIT_INTERNAL_ERROR
+    try:
+        code = SlotProcess(blob, ProgressPage(blob.progress_fd), parent_pipe).run()
+    except BaseException:
+        text = traceback.format_exc()
+        os.write(blob.dump_fd, text.encode())
+        log.error("slot process failed slot=%s\n%s", blob.slot_id, text)
+    # What user code registered still runs, but a thread that it left behind cannot hold the slot.
+    faulthandler.dump_traceback_later(_EXIT_WITHIN_S, exit=True, file=blob.dump_fd)
+    try:
+        atexit._run_exitfuncs()
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    finally:
+        os._exit(code)

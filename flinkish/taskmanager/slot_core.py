@@ -1,0 +1,411 @@
+"""All subtasks of one slot: builds them, routes frames to their channels, gives them turns.
+
+A slot runs one attempt of one job at a time::
+
+    empty --deploy--> deployed --start--> running --(all subtasks over)--> over --dispose--> empty
+                          \\________________cancel________________/
+
+The core owns no thread and no socket.  The shell calls ``on_frame`` and the other ``on_…`` methods with
+what arrived, then ``run_round`` until that returns False, then waits for a descriptor, a frame or the
+next deadline.
+
+Subtasks of one slot feed each other by hand-over.  None of them blocks, so no order of turns can lock them
+up; the order is that of the records' way, so that a record that meets an idle slot is through all of its
+subtasks, and on its way to the next slot, in one round.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+import time
+import traceback
+from typing import Any, Callable, Optional
+
+from flinkish.common import options
+from flinkish.errors import ConnectionLostError, FlinkishError, InternalError
+from flinkish.messages.control import DeployTasks, OperatorEvent
+from flinkish.messages.deployment import (
+    ExecutionAttemptID,
+    OutputDescriptor,
+    TaskDeploymentDescriptor,
+    TaskFailure,
+)
+from flinkish.operators.output import TaskEnvironment
+from flinkish.taskmanager import wire
+from flinkish.taskmanager.backpressure import BACKPRESSURED
+from flinkish.taskmanager.credit_ledger import CreditLedger
+from flinkish.taskmanager.frame_sizer import FrameSizer
+from flinkish.taskmanager.input_channel import InputChannel
+from flinkish.taskmanager.input_gate import InputGate
+from flinkish.taskmanager.output_channel import (
+    LocalOutputChannel,
+    OutputChannel,
+    RemoteOutputChannel,
+)
+from flinkish.taskmanager.record_writer import ChannelWriter, create_record_writer
+from flinkish.taskmanager.task import TURN_NS, Task
+
+ROUND_NS = 2_000_000  # between two rounds the shell drains the sockets, so a round must stay short
+TURN_NS_MIN = 200_000
+SOCKET_RETRY_MS = 10
+
+ChainFactory = Callable[..., Any]
+
+
+class SlotCore:
+    """The data plane of one slot.
+
+    Args:
+        slot_id, host: names of this slot and its machine, as in ``SlotAddress``.
+        now_ms: processing time.
+        transport: ``send(peer_slot, kind, channel_id, buffers)`` and ``pending_bytes(peer_slot)``.
+        listener: ``task_state_changed(execution, state, failure)``, ``operator_event(event)`` and
+            ``wakeup()``, which any thread may call.
+        rng_seed: for partitioners that draw lots.
+        clock_ns: measures turns.
+        chain_factory: makes a chain from (spec, environment, writers, fused);
+            ``operators.chain.OperatorChain`` when None.
+    """
+
+    def __init__(
+        self,
+        slot_id: str,
+        host: str,
+        now_ms: Callable[[], int],
+        transport: Any,
+        listener: Any,
+        rng_seed: int = 0,
+        clock_ns: Callable[[], int] = time.perf_counter_ns,
+        chain_factory: Optional[ChainFactory] = None,
+    ):
+        self.slot_id = slot_id
+        self.host = host
+        self.now_ms = now_ms
+        self.transport = transport
+        self.listener = listener
+        self.rng_seed = rng_seed
+        self.clock_ns = clock_ns
+        self.chain_factory = chain_factory
+        self.frames_dropped = 0
+        self.events_dropped = 0
+        self.tasks: dict[ExecutionAttemptID, Task] = {}
+        self._order: list[Task] = []
+        self._inputs: dict[int, InputChannel] = {}
+        self._outputs: dict[int, OutputChannel] = {}
+        self._input_tasks: dict[int, ExecutionAttemptID] = {}
+        self._output_tasks: dict[int, ExecutionAttemptID] = {}
+        self._job_id = ""
+
+    # ---- life of an attempt ---------------------------------------------------------------------
+
+    def deploy(self, deploy: DeployTasks) -> bool:
+        """Build the subtasks; user objects are unpickled, but no user function runs yet.
+
+        The shell has put ``main_classes`` and ``sys_path`` in place before.
+
+        Returns:
+            Whether all could be built; for those that could not, FAILED has been reported.
+        """
+        assert not self.tasks and not self._inputs, f"slot {self.slot_id} is in use"
+        self._job_id = deploy.job_id
+        gates = {task.execution: self._build_gates(task, deploy) for task in deploy.tasks}
+        good = True
+        for descriptor in deploy.tasks:
+            task = self._build_task(descriptor, deploy, gates[descriptor.execution])
+            if task is None:
+                good = False
+                for gate in gates[descriptor.execution]:
+                    gate.close()
+            else:
+                self.tasks[descriptor.execution] = task
+        self._order = self._in_order_of_flow(deploy.tasks)
+        return good
+
+    def start(self) -> None:
+        """Open the operators of all subtasks, receivers first."""
+        for task in reversed(self._order):
+            if task.state == "DEPLOYING":
+                task.start()
+
+    def cancel(self) -> None:
+        """End all subtasks that are not over; their operators are closed when this returns."""
+        for task in self._order:
+            task.cancel()
+
+    def dispose(self) -> None:
+        """Forget the attempt; what still arrives for it is dropped."""
+        self.cancel()
+        self.tasks.clear()
+        self._order.clear()
+        self._inputs.clear()
+        self._outputs.clear()
+        self._input_tasks.clear()
+        self._output_tasks.clear()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every subtask has ended in some way."""
+        return all([task.is_over for task in self._order])
+
+    # ---- what arrives ---------------------------------------------------------------------------
+
+    def on_frame(
+        self, peer_slot: str, kind: int, channel_id: int, payload: bytes | memoryview
+    ) -> None:
+        """A frame of a peer.  One for a channel that is not there (late, stale) is dropped."""
+        credit = kind == wire.CREDIT
+        channel: Any = (self._outputs if credit else self._inputs).get(channel_id)
+        if channel is None or channel.peer_slot != peer_slot:
+            self.frames_dropped += 1
+            return
+        try:
+            if credit:
+                channel.ledger.give_back(wire.decode_credit(payload))
+            elif channel.closed:
+                self.frames_dropped += 1
+            else:
+                channel.receive_frame(kind, payload)
+        except Exception as error:
+            owner = (self._output_tasks if credit else self._input_tasks)[channel_id]
+            if owner in self.tasks:
+                self.tasks[owner].fail(error)
+
+    def on_operator_event(self, event: OperatorEvent) -> None:
+        """From a coordinator; handed to the operator in its subtask's next turn."""
+        task = self.tasks.get(event.execution)
+        if task is None or task.is_over:
+            self.events_dropped += 1
+        else:
+            task.handle_operator_event(event.operator_id, event.payload)
+
+    def on_peer_lost(self, peer_slot: str, error: Optional[BaseException]) -> None:
+        """The connection to a peer is gone: subtasks that still need it fail."""
+        needing: list[ExecutionAttemptID] = []
+        for channel in self._inputs.values():
+            if channel.peer_slot == peer_slot and not channel.ended:
+                needing.append(self._input_tasks[channel.channel_id])
+        for output in self._outputs.values():
+            if output.peer_slot == peer_slot and not (output.ended and output.is_empty):
+                needing.append(self._output_tasks[output.channel_id])
+        for execution in sorted(set(needing)):
+            task = self.tasks.get(execution)
+            if task is not None and not task.is_over:
+                task.fail(
+                    ConnectionLostError(
+                        f'lost the connection to slot "{peer_slot}"',
+                        where=f'task "{task.name}"',
+                        why=str(error) if error is not None else "the peer closed it",
+                        peer_slot=peer_slot,
+                    )
+                )
+
+    # ---- work -----------------------------------------------------------------------------------
+
+    def run_round(self) -> bool:
+        """Give each subtask a turn, then move outputs.
+
+        Returns:
+            Whether there is more to do at once.
+        """
+        order = self._order
+        running = [task for task in order if task.state == "RUNNING"]
+        wanting = sum([task.wants_turn() for task in running])
+        budget_ns = max(TURN_NS_MIN, min(TURN_NS, ROUND_NS // max(1, wanting)))
+        for task in running:
+            task.run_turn(budget_ns)
+        for task in running:
+            task.move_outputs()
+        return any([task.wants_turn() for task in running])
+
+    def next_deadline_ms(self) -> Optional[int]:
+        """Processing time at which a round is due although nothing arrives."""
+        deadlines = [task.next_deadline_ms() for task in self._order]
+        if self._waits_for_socket():
+            deadlines.append(self.now_ms() + SOCKET_RETRY_MS)
+        return min([deadline for deadline in deadlines if deadline is not None], default=None)
+
+    def descriptors(self) -> dict[int, str]:
+        """Descriptors whose readiness calls for a round: ``"r"`` or ``"w"``."""
+        waited: dict[int, str] = {}
+        for task in self._order:
+            waited.update(task.descriptors())
+        return waited
+
+    def chains(self) -> list[Any]:
+        """The operator chains of all subtasks, in the order of the records' way."""
+        return [task.chain for task in self._order]
+
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """Figures of each subtask, by ``str(execution)``."""
+        return {str(task.execution): task.metrics() for task in self._order}
+
+    def _waits_for_socket(self) -> bool:
+        """Whether records wait only because a connection holds too many bytes: the shell may not call
+        when it has drained, so a deadline makes sure."""
+        for task in self._order:
+            if task.state == "RUNNING" and task.times.state == BACKPRESSURED:
+                for writer in task.writers:
+                    for channel in writer.channels:
+                        if not channel.is_empty and channel.waits_for_socket:
+                            return True
+        return False
+
+    # ---- building -------------------------------------------------------------------------------
+
+    def _build_gates(self, descriptor: TaskDeploymentDescriptor, deploy: DeployTasks) -> list[InputGate]:
+        gates: dict[int, InputGate] = {}
+        for input_ in descriptor.inputs:
+            gate = gates.get(input_.input_index)
+            if gate is None:
+                gate = gates[input_.input_index] = InputGate(input_.input_index)
+            for end in input_.channels:
+                local = end.peer_slot == self.slot_id
+                channel = InputChannel(
+                    end.channel_id,
+                    end.peer_subtask,
+                    end.peer_slot,
+                    gate,
+                    len(gate.channels),
+                    CreditLedger(deploy.initial_credits),
+                    None if local else self.transport,
+                )
+                gate.channels.append(channel)
+                self._inputs[end.channel_id] = channel
+                self._input_tasks[end.channel_id] = descriptor.execution
+        for gate in gates.values():
+            gate.seal()
+        return [gates[index] for index in sorted(gates)]
+
+    def _build_task(
+        self, descriptor: TaskDeploymentDescriptor, deploy: DeployTasks, gates: list[InputGate]
+    ) -> Optional[Task]:
+        try:
+            configuration = deploy.configuration
+            spec = pickle.loads(descriptor.chain)
+            outputs = {output.edge_id: output for output in descriptor.outputs}
+            writers = {
+                edge.edge_id: self._build_writer(edge, outputs[edge.edge_id], descriptor, deploy)
+                for edge in spec.outputs
+            }
+            environment = self._environment(descriptor, deploy)
+            factory = self.chain_factory
+            if factory is None:
+                from flinkish.operators.chain import OperatorChain as factory
+            chain = factory(
+                spec, environment, writers, options.read(configuration, options.FUSED_CHAINS)
+            )
+            return Task(
+                descriptor,
+                chain,
+                gates,
+                list(writers.values()),
+                self.now_ms,
+                self.clock_ns,
+                self._task_changed,
+            )
+        except Exception as error:
+            failure = error
+            if not isinstance(error, FlinkishError):
+                failure = InternalError(
+                    "could not build a subtask",
+                    where=f'task "{descriptor.task_name}", slot {self.slot_id}',
+                    why=f"{type(error).__name__}: {error}",
+                    do="check that the slots have the modules and versions of the driver",
+                    traceback_text=traceback.format_exc(),
+                )
+            self.listener.task_state_changed(descriptor.execution, "FAILED", TaskFailure(failure))
+            return None
+
+    def _build_writer(
+        self,
+        edge: Any,
+        output: OutputDescriptor,
+        descriptor: TaskDeploymentDescriptor,
+        deploy: DeployTasks,
+    ) -> ChannelWriter:
+        from flinkish.operators.copying import freeze
+
+        configuration = deploy.configuration
+        sizer = FrameSizer(options.read(configuration, options.MAX_RECORDS_PER_BATCH))
+        pending_bytes_max = options.read(configuration, options.MAX_PENDING_BYTES)
+        channels: list[OutputChannel] = []
+        for end in sorted(output.channels, key=lambda end: end.peer_subtask):
+            channel: OutputChannel
+            if end.peer_slot == self.slot_id:
+                receiver = self._inputs[end.channel_id]
+                channel = LocalOutputChannel(
+                    end.channel_id, end.peer_subtask, end.peer_slot, receiver.ledger, sizer, receiver
+                )
+            else:
+                channel = RemoteOutputChannel(
+                    end.channel_id,
+                    end.peer_subtask,
+                    end.peer_slot,
+                    CreditLedger(deploy.initial_credits),
+                    sizer,
+                    self.transport,
+                    pending_bytes_max,
+                )
+            channels.append(channel)
+            self._outputs[end.channel_id] = channel
+            self._output_tasks[end.channel_id] = descriptor.execution
+        execution = descriptor.execution
+        rng = random.Random(
+            f"{self.rng_seed}/{execution.vertex_id}/{execution.subtask_index}/{edge.edge_id}"
+        )
+        reuse = options.read(configuration, options.PIPELINE_OBJECT_REUSE)
+        timeout_ms = options.read(configuration, options.EXECUTION_BUFFER_TIMEOUT)
+        return create_record_writer(
+            edge, channels, sizer, rng, (lambda value: value) if reuse else freeze, timeout_ms
+        )
+
+    def _environment(
+        self, descriptor: TaskDeploymentDescriptor, deploy: DeployTasks
+    ) -> TaskEnvironment:
+        execution, configuration = descriptor.execution, deploy.configuration
+
+        def send_event(operator_id: str, payload: Any) -> None:
+            self.listener.operator_event(OperatorEvent(execution, operator_id, payload))
+
+        return TaskEnvironment(
+            job_id=deploy.job_id,
+            job_name=deploy.job_name,
+            task_name=descriptor.task_name,
+            subtask_index=execution.subtask_index,
+            parallelism=descriptor.parallelism,
+            max_parallelism=descriptor.max_parallelism,
+            attempt=deploy.attempt,
+            host=self.host,
+            configuration=configuration,
+            now_ms=self.now_ms,
+            send_event=send_event,
+            wakeup=self.listener.wakeup,
+            object_reuse=options.read(configuration, options.PIPELINE_OBJECT_REUSE),
+            state_backend=options.read(configuration, options.STATE_BACKEND),
+            job_parameters=options.read(configuration, options.PIPELINE_GLOBAL_JOB_PARAMETERS) or {},
+        )
+
+    def _in_order_of_flow(self, descriptors: tuple[TaskDeploymentDescriptor, ...]) -> list[Task]:
+        """Senders before receivers, as far as they are in this slot; else in the given order."""
+        senders: dict[ExecutionAttemptID, set[ExecutionAttemptID]] = {}
+        for descriptor in descriptors:
+            for output in descriptor.outputs:
+                for end in output.channels:
+                    receiver = self._input_tasks.get(end.channel_id)
+                    if receiver is not None:
+                        senders.setdefault(receiver, set()).add(descriptor.execution)
+        ordered: list[ExecutionAttemptID] = []
+        waiting = [descriptor.execution for descriptor in descriptors]
+        while waiting:
+            placed = set(ordered)
+            free = [e for e in waiting if senders.get(e, set()) <= placed] or waiting[:1]
+            ordered += free
+            waiting = [e for e in waiting if e not in set(free)]
+        return [self.tasks[execution] for execution in ordered if execution in self.tasks]
+
+    def _task_changed(self, task: Task, state: str, error: Optional[FlinkishError]) -> None:
+        if state == "CANCELING":
+            return  # the JobManager asked for it; only the end is news
+        failure = None if error is None else TaskFailure(error)
+        self.listener.task_state_changed(task.execution, state, failure)

@@ -1,0 +1,546 @@
+"""One subtask: moves elements from its input through its operator chain, a turn at a time.
+
+States of the work inside RUNNING, and what a step of a turn does::
+
+    suspended   a generator of the chain has yielded: resume it, nothing else of the chain is called
+    batch       a batch is partly processed: take its next slice
+    open        take a due timer, an operator event, the next element of a gate, or poll the source
+    draining    all input has ended and the chain has finished: wait until the outputs are sent
+
+A step is taken only while every writer and every sink has room, otherwise the subtask is
+backpressured.  Without input it is idle: then the sinks are flushed and all open buffers sent.  A turn
+ends after about ``budget_ns``; a slice holds as many records as the measured cost per record allows.
+Where the chain cannot suspend by itself, a slice is also bounded by the room of the writers.
+
+Nothing here waits, and nothing here reads a clock that was not passed in.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from typing import Any, Callable, Iterator, Optional, Sequence
+
+from flinkish.connectors.spi import InputStatus
+from flinkish.errors import FlinkishError, InternalError, TaskCancelled, UnstableKeyError
+from flinkish.messages.deployment import TaskDeploymentDescriptor
+from flinkish.messages.elements import (
+    MAX_WATERMARK_MS,
+    MIN_WATERMARK_MS,
+    ColumnBatch,
+    Element,
+    EndOfInput,
+    LatencyMarker,
+    RowBatch,
+    Watermark,
+    WatermarkStatus,
+)
+from flinkish.taskmanager.backpressure import BACKPRESSURED, BUSY, IDLE, TaskTimes
+from flinkish.taskmanager.input_gate import InputGate
+from flinkish.taskmanager.record_writer import ChannelWriter
+
+TURN_NS = 1_000_000
+SLICE_RECORDS_FIRST = 8  # doubles with each slice that ends in time: a record may cost a second
+SLICE_RECORDS_MAX = 4096
+SLICE_ROWS_MIN = 256  # of columns: a smaller slice costs as much
+POLL_RECORDS_FIRST = 64
+POLL_RECORDS_MAX = 2048
+POLL_ROWS_MAX = 64 * 1024
+SINK_RETRY_MS = 5  # a sink without room and without a descriptor is asked again after this
+
+# What user code may raise without meaning to end the slot; KeyboardInterrupt is not the task's.
+_FAILURES = (Exception, SystemExit, TaskCancelled)
+
+_WORKED, _IDLE, _BLOCKED, _ENDED = range(4)
+
+
+class Task:
+    """One subtask of a slot.
+
+    Args:
+        descriptor: what was deployed.
+        chain: ``operators.chain.OperatorChain`` (or anything with its methods).
+        gates: one for each input index, empty for a source.
+        writers: one for each output edge.
+        now_ms: processing time.
+        on_state: called with the new state's name and the error, if any.
+    """
+
+    def __init__(
+        self,
+        descriptor: TaskDeploymentDescriptor,
+        chain: Any,
+        gates: Sequence[InputGate],
+        writers: Sequence[ChannelWriter],
+        now_ms: Callable[[], int],
+        clock_ns: Callable[[], int],
+        on_state: Callable[["Task", str, Optional[FlinkishError]], None],
+    ):
+        self.descriptor = descriptor
+        self.execution = descriptor.execution
+        self.chain = chain
+        self.gates = list(gates)
+        self.writers = list(writers)
+        self.now_ms = now_ms
+        self.clock_ns = clock_ns
+        self.on_state = on_state
+        self.state = "DEPLOYING"
+        self.source = chain.source
+        self.times = TaskTimes(clock_ns())
+
+        self._room = 0
+        self._suspended: Optional[Iterator[None]] = None
+        self._batch: Optional[RowBatch | ColumnBatch] = None
+        self._batch_input = self.gates[0].input_index if self.gates else 0
+        self._batch_at = 0
+        self._operator_events: deque[tuple[str, Any]] = deque()
+        self._draining = False
+        self._next_gate = 0
+        self._dirty = False  # has worked since it was idle last
+
+        self._cost_ns = 1_000.0  # of a record; the limit below is what counts at first
+        self._column_cost_ns = 50.0
+        self._slice_limit = SLICE_RECORDS_FIRST
+        self._slice_records = 0  # of the slice in work, 0: none
+        self._slice_is_columns = False
+        self._slice_ns = 0
+
+        self._source_queue: deque[Element] = deque()
+        self._source_status = InputStatus.NOTHING_AVAILABLE
+        self._source_idle = False
+        self._source_columns = False
+        self._source_records = 0
+        self._polled_ms = MIN_WATERMARK_MS
+        self._polled_this_turn = False
+        self._poll_limit = POLL_RECORDS_FIRST
+
+    @property
+    def name(self) -> str:
+        descriptor = self.descriptor
+        return f"{descriptor.task_name} ({descriptor.execution.subtask_index + 1}/{descriptor.parallelism})"
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in ("FINISHED", "FAILED", "CANCELED")
+
+    # ---- life -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Open the operators: user code runs from here on."""
+        assert self.state == "DEPLOYING", self.state
+        try:
+            self.chain.open()
+        except _FAILURES as error:
+            self._end_with(error)
+            return
+        self._become("RUNNING")
+
+    def cancel(self) -> None:
+        """End between two records; the operators are closed."""
+        if self.is_over:
+            return
+        self._become("CANCELING")
+        error = self._release()
+        self._become("CANCELED", error)
+
+    def fail(self, error: BaseException) -> None:
+        """Something outside the chain makes it impossible to go on (a peer is gone)."""
+        if not self.is_over:
+            self._end_with(error)
+
+    def handle_operator_event(self, operator_id: str, payload: Any) -> None:
+        """From the coordinator of an operator of this subtask; handed on between two steps."""
+        self._operator_events.append((operator_id, payload))
+
+    def _become(self, state: str, error: Optional[FlinkishError] = None) -> None:
+        self.state = state
+        self.on_state(self, state, error)
+
+    def _end_with(self, error: BaseException) -> None:
+        closing_error = self._release()
+        if isinstance(error, TaskCancelled):
+            self._become("CANCELED")
+            return
+        failure = self._as_failure(error)
+        if closing_error is not None and "suppressed" not in failure.fields:
+            failure.fields["suppressed"] = str(closing_error)
+        self._become("FAILED", failure)
+
+    def _release(self) -> Optional[FlinkishError]:
+        """Close the chain and drop all queues; returns what went wrong."""
+        first: Optional[FlinkishError] = None
+        suspended, self._suspended = self._suspended, None
+        for action in (getattr(suspended, "close", None), self.chain.close):
+            if action is None:
+                continue
+            try:
+                action()
+            except _FAILURES as error:
+                first = first or self._as_failure(error)
+        for gate in self.gates:
+            gate.close()
+        for writer in self.writers:
+            writer.discard()
+        self._batch = None
+        self._source_queue.clear()
+        self._operator_events.clear()
+        return first
+
+    def _as_failure(self, error: BaseException) -> FlinkishError:
+        if isinstance(error, UnstableKeyError) and "operator" not in error.fields:
+            where = f'key_by behind operator "{self.name}"'
+            return UnstableKeyError(
+                error.what, where=where, why=error.why, do=error.do, **error.fields
+            )
+        if isinstance(error, FlinkishError):
+            if not error.where:
+                error.where = f'task "{self.name}"'
+            return error
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        return InternalError(
+            "a subtask failed",
+            where=f'task "{self.name}"',
+            why=f"{type(error).__name__}: {error}",
+            traceback_text=text,
+        )
+
+    # ---- a turn ---------------------------------------------------------------------------------
+
+    def run_turn(self, budget_ns: int = TURN_NS) -> bool:
+        """Work for about ``budget_ns``, or until there is no input or no room.
+
+        Returns:
+            Whether it stopped only because its time was used up.
+        """
+        if self.state != "RUNNING":
+            return False
+        clock_ns, waited = self.clock_ns, self.times.state
+        start = now = clock_ns()
+        self.times.switch(waited, start)
+        # A step that would begin in the last quarter waits for the next turn, so that turns neither
+        # end in slices of a few records nor run twice as long.
+        last_start = start + budget_ns - budget_ns // 4
+        self._polled_this_turn = False
+        worked = False
+        try:
+            while True:
+                outcome = self._step(budget_ns - (now - start))
+                before, now = now, clock_ns()
+                if self._slice_records:
+                    self._slice_ns += now - before
+                    if self._suspended is None:
+                        self._learn_cost()
+                if outcome is _WORKED:
+                    worked = self._dirty = True
+                    now_ms = self.now_ms()
+                    for writer in self.writers:
+                        writer.pump_busy(now_ms)
+                    if now >= last_start:
+                        break
+                elif outcome is _BLOCKED:
+                    self._flush_writers()
+                    if not self._has_room():
+                        break
+                    if now >= last_start:
+                        outcome = _WORKED
+                        break
+                elif outcome is _IDLE:
+                    if self._dirty:
+                        self._dirty = False
+                        self.chain.on_idle()
+                    self._flush_writers()
+                    break
+                else:
+                    self._flush_writers()
+                    if all([writer.is_empty for writer in self.writers]):
+                        self._finish()
+                    break
+        except _FAILURES as error:
+            self._end_with(error)
+            outcome = _IDLE
+        now = clock_ns()
+        if worked:
+            self.times.state = BUSY  # what has passed since the start was work
+        state = BUSY if outcome is _WORKED else BACKPRESSURED if outcome is _BLOCKED else IDLE
+        if self._draining and not self.is_over:
+            state = BACKPRESSURED
+        self.times.switch(state, now)
+        return outcome is _WORKED
+
+    def _step(self, left_ns: int) -> int:
+        if self._draining:
+            return _ENDED
+        if not self._has_room():
+            return _BLOCKED
+        if self._suspended is not None:
+            self._resume()
+            return _WORKED
+        while self._operator_events:
+            self.chain.handle_operator_event(*self._operator_events.popleft())
+        due = self.chain.next_processing_time()
+        if due is not None:
+            now_ms = self.now_ms()
+            if due <= now_ms:
+                self._run(self.chain.on_processing_time(now_ms))
+                return _WORKED
+        if self._batch is None:
+            element = self._next_element() if self.source is None else self._next_of_source()
+            if element is None:
+                return _ENDED if self._draining else _IDLE
+            self._take(element)
+            if self._batch is None:
+                return _WORKED
+        self._run_slice(left_ns)
+        return _WORKED
+
+    def _has_room(self) -> bool:
+        room = SLICE_RECORDS_MAX
+        for writer in self.writers:
+            writer_room = writer.room
+            if writer_room < room:
+                room = writer_room
+        self._room = room
+        return room > 0 and self.chain.sinks_have_room()
+
+    def _run(self, generator: Iterator[None]) -> None:
+        """Start a generator of the chain; it may suspend."""
+        self._suspended = generator
+        self._resume()
+
+    def _resume(self) -> None:
+        generator = self._suspended
+        for _ in generator:  # type: ignore[union-attr]
+            return
+        self._suspended = None
+
+    def _run_slice(self, left_ns: int) -> None:
+        batch, start = self._batch, self._batch_at
+        columns = type(batch) is ColumnBatch
+        if columns:
+            count = max(SLICE_ROWS_MIN, int(left_ns / self._column_cost_ns))
+        else:
+            count = max(1, min(self._slice_limit, int(left_ns / self._cost_ns)))
+        if not self.chain.expanding and count > self._room:
+            count = self._room
+        total = len(batch)  # type: ignore[arg-type]
+        stop = min(total, start + count)
+        if stop == total:
+            self._batch = None
+        else:
+            self._batch_at = stop
+        self._slice_records, self._slice_is_columns, self._slice_ns = stop - start, columns, 0
+        self._run(self.chain.process_batch(self._batch_input, batch, start, stop))
+
+    def _learn_cost(self) -> None:
+        records, spent = self._slice_records, self._slice_ns
+        self._slice_records = 0
+        cost = max(1.0, spent / records)
+        if self._slice_is_columns:
+            self._column_cost_ns = (self._column_cost_ns + cost) / 2
+            return
+        self._cost_ns = (self._cost_ns + cost) / 2
+        if spent > 2 * TURN_NS:
+            self._slice_limit = max(1, records // 2)
+        elif 2 * records > self._slice_limit:
+            self._slice_limit = min(SLICE_RECORDS_MAX, 2 * records)
+
+    # ---- input ----------------------------------------------------------------------------------
+
+    def _next_element(self) -> Optional[Element]:
+        gates = self.gates
+        if len(gates) == 1:
+            return gates[0].next_element()
+        for _ in gates:  # two inputs take turns
+            gate = gates[self._next_gate]
+            self._next_gate = (self._next_gate + 1) % len(gates)
+            element = gate.next_element()
+            if element is not None:
+                self._batch_input = gate.input_index
+                return element
+        return None
+
+    def _take(self, element: Element) -> None:
+        kind = type(element)
+        if kind is RowBatch or kind is ColumnBatch:
+            if len(element):  # type: ignore[arg-type]
+                self._batch, self._batch_at = element, 0
+            return
+        chain, index = self.chain, self._batch_input
+        if kind is Watermark:
+            self._run(chain.process_watermark(index, element.timestamp))
+        elif kind is WatermarkStatus:
+            self._run(chain.process_watermark_status(index, element.idle))
+        elif kind is EndOfInput:
+            self._run(self._end_input(index))
+        elif kind is LatencyMarker:
+            for writer in self.writers:
+                writer.emit_latency_marker(element)
+        else:
+            raise InternalError("could not process an element", why=f"unknown kind {kind.__name__}")
+
+    def _end_input(self, index: int) -> Iterator[None]:
+        yield from self.chain.end_input(index)
+        if all([gate.ended for gate in self.gates]):
+            for writer in self.writers:
+                writer.emit_end_of_input()
+            self._draining = True
+
+    def _next_of_source(self) -> Optional[Element]:
+        queue = self._source_queue
+        while True:
+            if queue:
+                element = queue.popleft()
+                if type(element) is WatermarkStatus:
+                    self._source_idle = element.idle
+                return element
+            self._take_collected()  # a tick or an event of the coordinator may have left something
+            if queue:
+                continue
+            if self._source_status is InputStatus.END_OF_INPUT:
+                self._end_source()
+                continue
+            waiting = self._source_status is InputStatus.NOTHING_AVAILABLE
+            if waiting and self._polled_this_turn:
+                return None
+            self._poll()
+            if not queue and self._source_status is not InputStatus.END_OF_INPUT:
+                return None  # also for MORE_AVAILABLE: let the others have their turn first
+
+    def _poll(self) -> None:
+        """Let the reader collect about a turn's worth of records, and not more than fits."""
+        room = self._poll_limit
+        for writer in self.writers:
+            room = min(room, writer.room)
+        self._polled_this_turn = True
+        self._polled_ms = self.now_ms()
+        before = self.clock_ns()
+        self._source_status = self.source.poll(max(1, room))
+        spent = self.clock_ns() - before
+        records = self._take_collected()
+        if spent > 2 * TURN_NS:
+            self._poll_limit = max(1, self._poll_limit // 2)
+        elif 2 * records > self._poll_limit:
+            limit_max = POLL_ROWS_MAX if self._source_columns else POLL_RECORDS_MAX
+            self._poll_limit = min(limit_max, 2 * self._poll_limit)
+
+    def _take_collected(self) -> int:
+        """Queue what the source has collected; returns the records in it."""
+        records = 0
+        for element in self.source.take():
+            kind = type(element)
+            if kind is ColumnBatch or kind is RowBatch:
+                records += len(element)
+                self._source_columns = kind is ColumnBatch
+            self._source_queue.append(element)
+        self._source_records += records
+        return records
+
+    def _end_source(self) -> None:
+        """Queue what ends a source: event time goes to its end, then the input ends."""
+        if self._source_idle:  # an idle output passes no watermark (FLINK-40499)
+            self._source_queue.append(WatermarkStatus(False))
+        self._source_queue.append(Watermark(MAX_WATERMARK_MS))
+        self._source_queue.append(EndOfInput())
+        self._source_status = InputStatus.NOTHING_AVAILABLE
+        self._polled_this_turn = True
+
+    # ---- output ---------------------------------------------------------------------------------
+
+    def _flush_writers(self) -> None:
+        for writer in self.writers:
+            writer.pump(flush=True)
+
+    def move_outputs(self) -> None:
+        """Between turns: what credits allow now, also of a subtask that has stopped."""
+        if self.state == "RUNNING" and (self.times.state != BUSY or not self._has_room()):
+            self._flush_writers()
+
+    def _finish(self) -> None:
+        error: Optional[BaseException] = None
+        try:
+            self.chain.close()
+        except _FAILURES as raised:
+            error = raised
+        for gate in self.gates:
+            gate.close()
+        if error is None:
+            self._become("FINISHED")
+        else:
+            self._become("FAILED", self._as_failure(error))
+
+    # ---- what the slot asks ---------------------------------------------------------------------
+
+    def wants_turn(self) -> bool:
+        """Whether a turn now would do something."""
+        if self.state != "RUNNING":
+            return False
+        if self._draining:
+            return all([writer.is_empty for writer in self.writers])
+        if not self._has_room():
+            return False
+        if self._suspended is not None or self._batch is not None or self._operator_events:
+            return True
+        if self._source_queue or self._source_status is not InputStatus.NOTHING_AVAILABLE:
+            return True
+        if any([gate.has_input for gate in self.gates]):
+            return True
+        due = self.chain.next_processing_time()
+        return due is not None and due <= self.now_ms()
+
+    @property
+    def waits_for_source(self) -> bool:
+        return (
+            self.state == "RUNNING"
+            and self.source is not None
+            and not self._draining
+            and self.times.state == IDLE
+        )
+
+    def next_deadline_ms(self) -> Optional[int]:
+        """When a turn is due although nothing arrives, as processing time."""
+        if self.state != "RUNNING" or self._draining:
+            return None
+        deadlines = []
+        if self._suspended is None:
+            due = self.chain.next_processing_time()
+            if due is not None and self.times.state != BACKPRESSURED:
+                deadlines.append(due)
+        if self.waits_for_source:
+            interval = self.source.reader.poll_interval_ms
+            if interval is not None:
+                deadlines.append(self._polled_ms + interval)
+        if self.times.state == BACKPRESSURED and not self.chain.sinks_have_room():
+            deadlines.append(self.now_ms() + SINK_RETRY_MS)
+        return min(deadlines, default=None)
+
+    def descriptors(self) -> dict[int, str]:
+        """Descriptors that this subtask waits for."""
+        if self.state != "RUNNING":
+            return {}
+        if self.waits_for_source:
+            fd = self.source.reader.fileno()
+            return {} if fd is None else {fd: "r"}
+        if self.times.state == BACKPRESSURED and not self.chain.sinks_have_room():
+            return {fd: "w" for fd in self.chain.sink_descriptors()}
+        return {}
+
+    def metrics(self) -> dict[str, Any]:
+        """Flink's metric names, see ``flinkish.metrics.names``."""
+        watermark = min(
+            [gate.valve.output_watermark for gate in self.gates], default=MIN_WATERMARK_MS
+        )
+        records_in = sum([gate.records_in for gate in self.gates]) + self._source_records
+        usages_in = [gate.pool_usage for gate in self.gates]
+        usages_out = [writer.pool_usage for writer in self.writers]
+        return {
+            **self.chain.metrics(),
+            **self.times.rates(self.clock_ns()),
+            **self.times.totals(),
+            "inPoolUsage": max(usages_in, default=0.0),
+            "outPoolUsage": max(usages_out, default=0.0),
+            "numRecordsIn": records_in,
+            "numRecordsOut": sum([writer.records_out for writer in self.writers]),
+            "numBytesIn": sum([c.bytes_in for gate in self.gates for c in gate.channels]),
+            "numBytesOut": sum([writer.bytes_out for writer in self.writers]),
+            "currentInputWatermark": watermark,
+        }

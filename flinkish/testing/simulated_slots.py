@@ -1,0 +1,213 @@
+"""Several slots in one thread, joined by a simulated network: for tests of the data plane.
+
+Everything random comes from one seed: which slot runs next, when a frame arrives, how long things
+take.  Frames of one pair of slots arrive in order, those of different pairs in any order::
+
+    slots = SimulatedSlots(seed=7, slot_ids=["a", "b"])
+    slots.deploy(job_graph, configuration={})
+    slots.start()
+    slots.run_until_quiet()
+    assert set(slots.states.values()) == {"FINISHED"}
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+import cloudpickle
+
+from flinkish.graph.execution_graph import build_deployments
+from flinkish.graph.job_graph import JobGraph
+from flinkish.messages.control import DeployTasks, OperatorEvent
+from flinkish.messages.deployment import ExecutionAttemptID
+from flinkish.taskmanager import wire
+from flinkish.taskmanager.slot_core import SlotCore
+
+
+class SimulatedNetwork:
+    """Carries frames; ``deliver`` hands over the oldest one of a pair of slots."""
+
+    def __init__(self) -> None:
+        self.pairs: dict[tuple[str, str], deque[tuple[int, int, bytes]]] = {}
+        self.frames_sent: Counter[int] = Counter()
+        self.bytes_in_flight_max = 0
+
+    def send(self, source: str, target: str, kind: int, channel_id: int, buffers: list) -> None:
+        payload = b"".join(bytes(buffer) for buffer in buffers)
+        self.pairs.setdefault((source, target), deque()).append((kind, channel_id, payload))
+        self.frames_sent[kind] += 1
+        in_flight = self.pending_bytes(source, target)
+        self.bytes_in_flight_max = max(self.bytes_in_flight_max, in_flight)
+
+    def pending_bytes(self, source: str, target: str) -> int:
+        return sum([len(frame[2]) for frame in self.pairs.get((source, target), ())])
+
+    def waiting(self) -> list[tuple[str, str]]:
+        return sorted(pair for pair, frames in self.pairs.items() if frames)
+
+
+class _Transport:
+    def __init__(self, network: SimulatedNetwork, slot_id: str):
+        self.network, self.slot_id = network, slot_id
+
+    def send(self, peer_slot: str, kind: int, channel_id: int, buffers: list) -> None:
+        self.network.send(self.slot_id, peer_slot, kind, channel_id, buffers)
+
+    def pending_bytes(self, peer_slot: str) -> int:
+        return self.network.pending_bytes(self.slot_id, peer_slot)
+
+
+class SimulatedSlots:
+    """A world of slots; also the listener of each.
+
+    Args:
+        seed: of all that is random.
+        slot_ids: in the order in which ``deploy`` fills them.
+        chain_factory: as for ``SlotCore``.
+        network_slow: chance that a step runs a slot although frames wait.
+        on_operator_event: answers operators, in place of the coordinators of a JobManager.
+        overdraft_max: records by which an output may be fuller than full; None: not checked.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        slot_ids: Sequence[str],
+        chain_factory: Optional[Callable[..., Any]] = None,
+        network_slow: float = 0.5,
+        credits: int = 2,
+        on_operator_event: Optional[Callable[[OperatorEvent], None]] = None,
+        overdraft_max: Optional[int] = None,
+    ):
+        self.rng = random.Random(seed)
+        self.network = SimulatedNetwork()
+        self.network_slow = network_slow
+        self.credits = credits
+        self.overdraft_max = overdraft_max
+        self.now_ms = 0
+        self.now_ns = 0
+        self.states: dict[ExecutionAttemptID, str] = {}
+        self.failures: dict[ExecutionAttemptID, Any] = {}
+        self.more = dict.fromkeys(slot_ids, False)
+        self.events: list[OperatorEvent] = []
+        self.on_operator_event = on_operator_event
+        self.slots = {
+            slot_id: SlotCore(
+                slot_id,
+                "host",
+                lambda: self.now_ms,
+                _Transport(self.network, slot_id),
+                self,
+                rng_seed=seed,
+                clock_ns=self._clock_ns,
+                chain_factory=chain_factory,
+            )
+            for slot_id in slot_ids
+        }
+
+    # ---- listener -------------------------------------------------------------------------------
+
+    def task_state_changed(self, execution: ExecutionAttemptID, state: str, failure: Any) -> None:
+        before = self.states.get(execution)
+        assert before not in ("FINISHED", "FAILED", "CANCELED"), (execution, before, state)
+        self.states[execution] = state
+        if failure is not None:
+            self.failures[execution] = failure.error
+
+    def operator_event(self, event: OperatorEvent) -> None:
+        self.events.append(event)
+        if self.on_operator_event is not None:
+            self.on_operator_event(event)
+
+    def wakeup(self) -> None:
+        for slot_id in self.more:
+            self.more[slot_id] = True
+
+    # ---- moves ----------------------------------------------------------------------------------
+
+    def deploy(self, job_graph: JobGraph, configuration: Mapping[str, Any]) -> None:
+        chains = {vertex.id: cloudpickle.dumps(vertex.chain) for vertex in job_graph.vertices}
+        deployments = build_deployments(job_graph, 0, list(self.slots), chains)
+        for slot_id, tasks in deployments.items():
+            self.slots[slot_id].deploy(
+                DeployTasks(
+                    job_id=job_graph.job_id,
+                    job_name=job_graph.job_name,
+                    attempt=0,
+                    tasks=tasks,
+                    peers={},
+                    configuration=configuration,
+                    main_classes=b"",
+                    sys_path=(),
+                    initial_credits=self.credits,
+                )
+            )
+
+    def start(self) -> None:
+        for slot_id, slot in self.slots.items():
+            slot.start()
+            self.more[slot_id] = True
+
+    def step(self) -> bool:
+        """One random move; False when nothing can move."""
+        self.now_ms += self.rng.choice((0, 0, 0, 1, 5))
+        waiting = self.network.waiting()
+        busy = [slot_id for slot_id, more in self.more.items() if more]
+        if waiting and (not busy or self.rng.random() >= self.network_slow):
+            self.deliver(*self.rng.choice(waiting))
+            return True
+        if busy:
+            self.run(self.rng.choice(busy))
+            return True
+        return False
+
+    def run(self, slot_id: str) -> None:
+        self.more[slot_id] = self.slots[slot_id].run_round()
+
+    def deliver(self, source: str, target: str) -> None:
+        kind, channel_id, payload = self.network.pairs[source, target].popleft()
+        # The connection hands over a view of a buffer that it uses again.
+        buffer = bytearray(payload)
+        self.slots[target].on_frame(source, kind, channel_id, memoryview(buffer))
+        buffer[:] = bytes(len(buffer))
+        self.more[target] = self.more[source] = True
+
+    def run_until_quiet(self, steps_max: int = 1_000_000, check_every: int = 50) -> int:
+        """Step until nothing moves, also when time passes; returns the steps taken."""
+        for count in range(steps_max):
+            if count % check_every == 0:
+                self.check()
+            if not self.step():
+                deadlines = [slot.next_deadline_ms() for slot in self.slots.values()]
+                due = min([deadline for deadline in deadlines if deadline is not None], default=None)
+                if due is None or all(slot.is_over for slot in self.slots.values()):
+                    self.check()
+                    return count
+                self.now_ms = max(self.now_ms, due)
+                self.wakeup()
+        raise AssertionError(f"still moving after {steps_max} steps: {self.states}")
+
+    def check(self) -> None:
+        """Assert what holds between any two moves, for every channel of every slot."""
+        in_flight: Counter[int] = Counter()
+        for frames in self.network.pairs.values():
+            for kind, channel_id, payload in frames:
+                if kind in (wire.ROWS, wire.COLUMNS):
+                    in_flight[channel_id] += 1
+        for slot in self.slots.values():
+            for task in slot.tasks.values():
+                for gate in task.gates:
+                    gate.valve.check()
+                    for channel in gate.channels:
+                        channel.check()
+                        assert channel.ledger.held + in_flight[channel.channel_id] <= self.credits
+                for writer in task.writers:
+                    for output in writer.channels:
+                        output.check()
+                        assert self.overdraft_max is None or output.room >= -self.overdraft_max
+
+    def _clock_ns(self) -> int:
+        self.now_ns += self.rng.choice((1_000, 10_000, 50_000, 300_000))
+        return self.now_ns

@@ -1,0 +1,348 @@
+"""StreamTestHarness: a piece of pipeline, run deterministically in the process of a test.
+
+The piece goes the whole way of a job (stream graph, job graph, chains, channels) and runs through
+the same operators and generated loops as in a slot; only the sockets, Spark and the clock are left
+out.  Time stands still until the test moves it.
+
+    def per_key(stream):
+        return stream.key_by(lambda r: r[0]).process(RunningSum())
+
+    with StreamTestHarness(per_key) as harness:
+        harness.process_element(("a", 1), timestamp=10)
+        harness.process_watermark(20)
+        assert harness.output == [StreamRecord(("a", 1), 10), Watermark(20)]
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Callable, Optional, Sequence, Union
+
+import cloudpickle
+
+from flinkish.common.configuration import Configuration
+from flinkish.common.watermark_strategy import WatermarkStrategy
+from flinkish.connectors.spi import (
+    Boundedness,
+    InputStatus,
+    Sink,
+    SinkWriter,
+    Source,
+    SourceReader,
+    SourceSplit,
+    SplitEnumerator,
+)
+from flinkish.datastream.output_tag import OutputTag
+from flinkish.datastream.stream_execution_environment import StreamExecutionEnvironment
+from flinkish.datastream.transformations import SourceOperator
+from flinkish.errors import InvalidJobError
+from flinkish.graph.execution_graph import build_deployments, pickle_chains
+from flinkish.graph.job_graph_generator import create_job_graph
+from flinkish.messages.control import DeployTasks, OperatorEvent, SourceAddSplits
+from flinkish.messages.elements import Watermark, WatermarkStatus
+from flinkish.taskmanager.slot_core import SlotCore
+from flinkish.testing.manual_clock import ManualClock
+
+_SLOT = "harness"
+_numbers = itertools.count(1)
+_harnesses: dict[int, "StreamTestHarness"] = {}  # found again by sources and sinks after pickle
+
+
+@dataclass(frozen=True)
+class StreamRecord:
+    """A record of the output; ``timestamp`` in ms, or None when it has none."""
+
+    value: Any
+    timestamp: Optional[int] = None
+
+
+class StreamTestHarness:
+    """Runs ``build(stream, ...)`` over what the test feeds in.
+
+    Args:
+        build: takes one DataStream per input and returns one, or a list of several.
+        state_backend: "hashmap".
+        parallelism: of the operators that ``build`` makes; inputs and outputs have one subtask.
+        inputs: how many streams ``build`` takes; default: its positional parameters.
+        configuration: options of the job.
+    Raises:
+        what the job raises: errors of the graph here, ``UserFunctionError`` from the call that
+        made user code run.
+    """
+
+    def __init__(
+        self,
+        build: Callable[..., Any],
+        state_backend: str = "hashmap",
+        parallelism: int = 1,
+        *,
+        inputs: Optional[int] = None,
+        configuration: Union[Configuration, dict, None] = None,
+    ):
+        self._number = next(_numbers)
+        self._clock = ManualClock()
+        self._error: Optional[BaseException] = None
+        self._closed = False
+        options = dict(
+            configuration.to_dict() if isinstance(configuration, Configuration) else configuration or {}
+        )
+        options["state.backend.type"] = state_backend
+        env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict(options))
+        env.set_parallelism(parallelism)
+        count = inputs if inputs is not None else _positional_parameters(build)
+        self._feeds: list[deque] = [deque() for _ in range(count)]
+        self._wakeups: list[Optional[Callable[[], None]]] = [None] * count
+        streams = [
+            env.from_source(
+                _HarnessSource(self._number, index),
+                WatermarkStrategy.no_watermarks(),
+                f"input {index}",
+            )
+            for index in range(count)
+        ]
+        built = build(*streams)
+        results = list(built) if isinstance(built, (list, tuple)) else [built]
+        #: One list per stream that ``build`` returned: StreamRecord, Watermark, WatermarkStatus.
+        self.outputs: list[list] = [[] for _ in results]
+        self._side_outputs: dict[str, list] = {}
+        for index, stream in enumerate(results):
+            stream.sink_to(_HarnessSink(self._number, index)).name(f"output {index}")
+        _harnesses[self._number] = self
+        try:
+            self._start(env)
+        except BaseException:
+            self.close()
+            raise
+
+    # ---- feeding --------------------------------------------------------------------------------
+
+    def process_element(self, value: Any, timestamp: Optional[int] = None, input: int = 0) -> None:
+        """Feed one record and run until nothing moves any more."""
+        self._feed(input, StreamRecord(value, timestamp))
+
+    def process_elements(self, records: Sequence[tuple[Any, Optional[int]]], input: int = 0) -> None:
+        """Feed many (value, timestamp) as one batch, as a busy source would."""
+        self._feed(input, *(StreamRecord(value, timestamp) for value, timestamp in records))
+
+    def process_watermark(self, timestamp: int, input: int = 0) -> None:
+        """Feed a watermark (ms): event-time timers and windows at or below it fire."""
+        self._feed(input, Watermark(timestamp))
+
+    def process_watermark_status(self, idle: bool, input: int = 0) -> None:
+        self._feed(input, WatermarkStatus(idle))
+
+    def set_processing_time(self, ms: int) -> None:
+        """Move the clock to ``ms``, never backwards; timers on the way fire."""
+        self._clock.set(ms)
+        self._run()
+
+    # ---- looking --------------------------------------------------------------------------------
+
+    @property
+    def output(self) -> list:
+        """What came out of the (first) stream, in order: StreamRecord and Watermark."""
+        return self.outputs[0]
+
+    def side_output(self, tag: OutputTag) -> list[StreamRecord]:
+        """Records that any operator has sent to ``tag`` and that ``build`` did not take itself."""
+        return self._side_outputs.setdefault(tag.tag_id, [])
+
+    def clear_output(self) -> None:
+        for output in (*self.outputs, *self._side_outputs.values()):
+            output.clear()
+
+    def num_keyed_state_entries(self) -> int:
+        return sum(chain.num_keyed_state_entries() for chain in self._core.chains())
+
+    def num_event_time_timers(self) -> int:
+        return sum(chain.num_event_time_timers() for chain in self._core.chains())
+
+    def num_processing_time_timers(self) -> int:
+        return sum(chain.num_processing_time_timers() for chain in self._core.chains())
+
+    # ---- life -----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the operators; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        _harnesses.pop(self._number, None)
+        core = getattr(self, "_core", None)
+        if core is not None:
+            core.dispose()
+
+    def __enter__(self) -> "StreamTestHarness":
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self.close()
+
+    # ---- inside ---------------------------------------------------------------------------------
+
+    def _start(self, env: StreamExecutionEnvironment) -> None:
+        graph = env.get_stream_graph("harness")
+        job = create_job_graph(graph)
+        width = max(vertex.parallelism for vertex in job.vertices)
+        groups = len({vertex.slot_sharing_group for vertex in job.vertices})
+        deployments = build_deployments(job, 0, [_SLOT] * (width * groups), pickle_chains(job))
+        self._core = SlotCore(
+            _SLOT,
+            host=_SLOT,
+            now_ms=self._clock.now_ms,
+            clock_ns=lambda: 0,  # slices by count alone, so that each run is the same
+            transport=_NoTransport(),
+            listener=self,
+        )
+        self._core.deploy(
+            DeployTasks(
+                job_id=job.job_id,
+                job_name=job.job_name,
+                attempt=0,
+                tasks=deployments[_SLOT],
+                peers={},
+                configuration=job.configuration,
+                main_classes=b"",
+                sys_path=(),
+                initial_credits=4,
+            )
+        )
+        self._core.start()
+        self._raise()
+        for task in deployments[_SLOT]:
+            vertex = next(v for v in job.vertices if v.id == task.execution.vertex_id)
+            head = vertex.chain.operators[0]
+            if isinstance(head.operator, SourceOperator):
+                splits = cloudpickle.dumps([_HarnessSplit()])
+                event = OperatorEvent(task.execution, head.operator_id, SourceAddSplits(splits))
+                self._core.on_operator_event(event)
+        self._run()
+
+    def _feed(self, input: int, *elements: Any) -> None:
+        if self._closed:
+            raise ValueError("the harness is closed")
+        self._feeds[input].extend(elements)
+        wakeup = self._wakeups[input]
+        assert wakeup is not None, "the source of this input has not started"
+        wakeup()
+        self._run()
+
+    def _run(self) -> None:
+        while self._core.run_round():
+            self._raise()
+        self._raise()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            self.close()
+            raise error
+
+    # ---- what the slot calls --------------------------------------------------------------------
+
+    def task_state_changed(self, execution, state, failure=None) -> None:
+        if failure is not None and self._error is None:
+            self._error = failure.error
+
+    def operator_event(self, event: OperatorEvent) -> None:
+        """Split requests and sink payloads need no answer: the splits are given at the start."""
+
+    def wakeup(self) -> None:
+        """The test's own thread runs the slot, after each thing that it feeds."""
+
+    def collect_side_output(self, tag_id: str, value: Any, timestamp: Optional[int]) -> None:
+        self._side_outputs.setdefault(tag_id, []).append(StreamRecord(value, timestamp))
+
+
+def _positional_parameters(build: Callable[..., Any]) -> int:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(build).parameters.values()
+    count = sum(p.kind in kinds and p.default is inspect.Parameter.empty for p in parameters)
+    if not count:
+        raise InvalidJobError(
+            "could not build the pipeline under test",
+            why="build takes no positional parameter, so there is nothing to feed",
+            do="write build(stream), build(first, second) ..., or pass inputs=",
+        )
+    return count
+
+
+class _NoTransport:
+    """All subtasks are in one slot, so nothing is ever sent."""
+
+    def send(self, peer_slot, kind, channel_id, buffers):
+        raise AssertionError("a harness has no peers")
+
+    def pending_bytes(self, peer_slot) -> int:
+        return 0
+
+
+class _HarnessSplit(SourceSplit):
+    def split_id(self) -> str:
+        return "feed"
+
+
+class _HarnessEnumerator(SplitEnumerator):
+    def handle_split_request(self, subtask_id, host):
+        raise AssertionError("the harness assigns the split itself")
+
+
+class _HarnessSource(Source):
+    fixed_parallelism = 1
+
+    def __init__(self, number: int, index: int):
+        self.number, self.index = number, index
+
+    def boundedness(self):
+        return Boundedness.CONTINUOUS_UNBOUNDED
+
+    def create_enumerator(self, context):
+        return _HarnessEnumerator()
+
+    def create_reader(self, context):
+        harness = _harnesses[self.number]
+        harness._wakeups[self.index] = context.wakeup
+        return _HarnessReader(harness._feeds[self.index])
+
+
+class _HarnessReader(SourceReader):
+    def __init__(self, feed: deque):
+        self.feed = feed
+
+    def poll_next(self, output):
+        feed = self.feed
+        while feed and output.room > 0:
+            element = feed.popleft()
+            if isinstance(element, StreamRecord):
+                output.collect(element.value, element.timestamp)
+            elif isinstance(element, Watermark):
+                output.emit_watermark(element.timestamp)
+            elif element.idle:
+                output.mark_idle()
+            else:
+                output.mark_active()
+        return InputStatus.MORE_AVAILABLE if feed else InputStatus.NOTHING_AVAILABLE
+
+
+class _HarnessSink(Sink):
+    fixed_parallelism = 1
+
+    def __init__(self, number: int, index: int):
+        self.number, self.index = number, index
+
+    def create_writer(self, context):
+        return _HarnessWriter(_harnesses[self.number].outputs[self.index])
+
+
+class _HarnessWriter(SinkWriter):
+    def __init__(self, output: list):
+        self.output = output
+
+    def write(self, value, timestamp_ms, watermark_ms):
+        self.output.append(StreamRecord(value, timestamp_ms))
+
+    def write_watermark(self, watermark_ms):
+        self.output.append(Watermark(watermark_ms))

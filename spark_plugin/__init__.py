@@ -1,0 +1,1 @@
+"""Everything of flinkish that knows Spark.  Nothing else imports pyspark."""

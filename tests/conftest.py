@@ -1,0 +1,35 @@
+"""Fixtures that several test folders share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def run_python(tmp_path):
+    """Runs ``python ARGUMENTS`` in a process of its own, in an empty folder; returns the
+    CompletedProcess.  ``environ``: variables to set, or to remove when None."""
+
+    def run(*arguments, environ=None, timeout_s=180):
+        variables = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+        for name, value in (environ or {}).items():
+            variables.pop(name, None)
+            if value is not None:
+                variables[name] = value
+        return subprocess.run(
+            [sys.executable, *map(str, arguments)],
+            cwd=tmp_path,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+
+    return run

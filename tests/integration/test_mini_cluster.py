@@ -1,0 +1,267 @@
+"""Jobs on real slot processes of this machine."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from flinkish.common.job_status import JobStatus
+from flinkish.connectors.spi import (
+    Boundedness,
+    InputStatus,
+    Source,
+    SourceReader,
+    SourceSplit,
+    SplitEnumerator,
+)
+from flinkish.datastream import StreamExecutionEnvironment
+from flinkish.datastream.functions import KeyedProcessFunction, RuntimeContext
+from flinkish.datastream.state import ValueStateDescriptor
+from flinkish.common.typeinfo import Types
+from flinkish.common.watermark_strategy import WatermarkStrategy
+from flinkish.errors import (
+    InvalidJobError,
+    JobCancelledError,
+    NotEnoughSlotsError,
+    SlotLostError,
+    UnpicklableFunctionError,
+    UserFunctionError,
+)
+from flinkish.testing.mini_cluster import MiniCluster
+
+LINES = ["to be or not to be", "that is the question", "to be"]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with MiniCluster(slots=2) as cluster:
+        yield cluster
+
+
+def collect(stream):
+    with stream.execute_and_collect() as results:
+        return list(results)
+
+
+def wait_until(condition, timeout_s=20.0):
+    deadline = time.monotonic() + timeout_s
+    turn = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not hold in time"
+        turn.wait(0.02)
+
+
+def endless(env):
+    """A source that never ends and always has records."""
+    return env.from_source(EndlessSource(), WatermarkStrategy.no_watermarks(), "endless")
+
+
+class EndlessSplit(SourceSplit):
+    def split_id(self):
+        return "endless"
+
+
+class EndlessEnumerator(SplitEnumerator):
+    def __init__(self, context):
+        self.context = context
+
+    def handle_split_request(self, subtask_id, host):
+        self.context.assign_split(EndlessSplit(), subtask_id)
+
+
+class EndlessReader(SourceReader):
+    def __init__(self, context):
+        self.context, self.number, self.splits = context, 0, []
+
+    def start(self):
+        self.context.send_split_request()
+
+    def add_splits(self, splits):
+        self.splits += splits
+        self.context.wakeup()
+
+    def poll_next(self, output):
+        if not self.splits:
+            return InputStatus.NOTHING_AVAILABLE
+        for _ in range(min(output.room, 100)):
+            output.collect(self.number)
+            self.number += 1
+        return InputStatus.MORE_AVAILABLE
+
+
+class EndlessSource(Source):
+    def boundedness(self):
+        return Boundedness.CONTINUOUS_UNBOUNDED
+
+    def create_enumerator(self, context):
+        return EndlessEnumerator(context)
+
+    def create_reader(self, context):
+        return EndlessReader(context)
+
+
+def word_count(env):
+    return (
+        env.from_collection(LINES)
+        .flat_map(lambda line: line.split())
+        .map(lambda word: (word, 1))
+        .key_by(lambda pair: pair[0])
+        .reduce(lambda a, b: (a[0], a[1] + b[1]))
+    )
+
+
+def test_words_are_counted_by_key_over_two_slots(cluster):
+    results = collect(word_count(cluster.get_execution_environment()))
+    last = {}
+    for word, count in results:
+        assert count == last.get(word, 0) + 1, "each key counts in order"
+        last[word] = count
+    assert last == {"to": 3, "be": 3, "or": 1, "not": 1, "that": 1, "is": 1, "the": 1, "question": 1}
+
+
+def test_every_record_of_a_large_shuffle_arrives_once(cluster):
+    env = cluster.get_execution_environment()
+    numbers = env.from_sequence(1, 50_000).rebalance().map(lambda n: n * 2).key_by(lambda n: n % 97)
+    results = collect(numbers.reduce(lambda a, b: max(a, b)))
+    assert len(results) == 50_000
+    assert max(results) == 100_000
+
+
+class CountAndTell(KeyedProcessFunction):
+    """Counts each key in state and tells the count when its event-time timer fires."""
+
+    def open(self, runtime_context: RuntimeContext):
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
+
+    def process_element(self, value, ctx):
+        self.count.update((self.count.value() or 0) + 1)
+        ctx.timer_service().register_event_time_timer(1_000)
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), self.count.value(), timestamp
+
+
+def test_a_keyed_process_function_has_state_and_timers(cluster):
+    env = cluster.get_execution_environment()
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
+        lambda value, timestamp: value
+    )
+    stream = env.from_sequence(1, 300).assign_timestamps_and_watermarks(strategy)
+    results = collect(stream.key_by(lambda n: n % 3).process(CountAndTell()))
+    assert sorted(results) == [(0, 100, 1_000), (1, 100, 1_000), (2, 100, 1_000)]
+
+
+def test_a_user_exception_shows_the_users_traceback_first_and_the_cluster_goes_on(cluster):
+    def explode(number):
+        return 1 // (number - 5)
+
+    env = cluster.get_execution_environment()
+    env.from_sequence(1, 10).map(explode).name("explode").print()
+    with pytest.raises(UserFunctionError) as raised:
+        env.execute()
+    text = str(raised.value)
+    assert text.startswith("Traceback") and "return 1 // (number - 5)" in text
+    last_line = text.splitlines()[-1]
+    assert "explode" in last_line and "5" in last_line
+    assert collect(cluster.get_execution_environment().from_collection([1, 2])) in ([1, 2], [2, 1])
+
+
+def test_a_running_job_is_cancelled_and_its_slots_come_back(cluster):
+    env = cluster.get_execution_environment()
+    stream = endless(env).map(lambda n: n + 1).rebalance().map(lambda n: n + 1)
+    from flinkish.connectors.discarding import DiscardingSink
+
+    stream.sink_to(DiscardingSink())
+    client = env.execute_async("endless")
+    wait_until(lambda: any(m.get("numRecordsIn") for m in client.get_metrics().values()))
+    client.cancel().result()
+    assert client.status is JobStatus.CANCELED
+    with pytest.raises(JobCancelledError):
+        client.wait()
+    wait_until(lambda: cluster.describe()["slots-available"] == 2)
+
+
+def test_a_slot_process_that_is_killed_fails_the_job_and_is_replaced(cluster):
+    from flinkish.connectors.discarding import DiscardingSink
+
+    env = cluster.get_execution_environment()
+    endless(env).rebalance().map(lambda n: n).sink_to(DiscardingSink())
+    client = env.execute_async()
+    wait_until(lambda: len(client.get_metrics()) == 4)
+    victim = next(slot for slot in cluster.describe()["slots"] if slot["job"])
+    os.kill(victim["pid"], signal.SIGKILL)
+    with pytest.raises(SlotLostError, match="SIGKILL"):
+        client.wait(20_000)
+    assert len(collect(word_count(cluster.get_execution_environment()))) == 12
+
+
+def test_more_parallelism_than_slots_is_refused_at_once_with_both_numbers(cluster):
+    env = cluster.get_execution_environment({"parallelism.default": 3})
+    env.from_sequence(1, 10).map(lambda n: n).print()
+    started = time.monotonic()
+    with pytest.raises(NotEnoughSlotsError, match="needs 3 slots, the cluster has 2"):
+        env.execute()
+    assert time.monotonic() - started < 5
+
+
+def test_a_capture_that_cannot_travel_is_refused_before_the_job_starts(cluster):
+    lock = threading.Lock()
+    env = cluster.get_execution_environment()
+    env.from_sequence(1, 10).map(lambda n: (lock, n)).print()
+    with pytest.raises(UnpicklableFunctionError, match="lock"):
+        env.execute()
+
+
+def test_an_enumerator_that_fails_in_the_driver_fails_the_job(cluster):
+    class Broken(EndlessSource):
+        def create_enumerator(self, context):
+            raise FileNotFoundError("there is no such folder")
+
+    env = cluster.get_execution_environment()
+    env.from_source(Broken(), WatermarkStrategy.no_watermarks(), "broken").print()
+    with pytest.raises(UserFunctionError, match="there is no such folder"):
+        env.execute()
+
+
+def test_the_mini_cluster_target_runs_a_job_in_slots_of_its_own_and_leaves_nothing(tmp_path):
+    before = leftovers()
+    env = StreamExecutionEnvironment.get_execution_environment(
+        {"execution.target": "mini-cluster", "parallelism.default": 2}
+    )
+    assert len(collect(word_count(env))) == 12
+    wait_until(lambda: leftovers() == before)
+
+
+def test_a_closed_cluster_leaves_no_process_thread_socket_or_folder_and_takes_no_job():
+    before = leftovers()
+    cluster = MiniCluster(slots=2)
+    env = cluster.get_execution_environment()
+    assert len(collect(word_count(env))) == 12
+    endless(env).print()
+    client = env.execute_async()
+    cluster.close()
+    assert leftovers() == before
+    with pytest.raises(JobCancelledError):
+        client.wait()
+    env.from_collection([1]).print()
+    with pytest.raises(InvalidJobError, match="closed"):
+        env.execute()
+
+
+def leftovers():
+    """Children, threads, open sockets of this process, and temporary folders of flinkish."""
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    for task in Path(f"/proc/{os.getpid()}/task").iterdir():
+        children += (task / "children").read_text().split()
+    names = sorted(thread.name for thread in threading.enumerate() if "flinkish" in thread.name)
+    sockets = 0
+    for descriptor in Path(f"/proc/{os.getpid()}/fd").iterdir():
+        try:
+            sockets += os.readlink(descriptor).startswith(("socket:", "anon_inode:"))
+        except FileNotFoundError:
+            continue
+    folders = sorted(path.name for path in Path("/tmp").glob("flinkish*"))
+    return sorted(set(children)), names, sockets, folders

@@ -1,0 +1,261 @@
+import collections
+import dataclasses
+import datetime
+import decimal
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flinkish.common.types import Row
+from flinkish.connectors.files.file_sink import FileSink, ParquetSink
+from flinkish.connectors.files.part_writer import ParquetPart
+from flinkish.connectors.row_columns import RowsToColumns
+from flinkish.errors import InvalidJobError, UserError
+from flinkish.testing.spi_fakes import SinkRun
+from flinkish.testing.spi_suites import SinkSuite
+
+SCHEMA = pa.schema([("name", pa.string()), ("n", pa.int64()), ("x", pa.float64())])
+
+
+class TestParquetSink(SinkSuite):
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path):
+        self.path = tmp_path / "out"
+
+    def make_sink(self):
+        return ParquetSink(self.path, SCHEMA)
+
+    def records(self):
+        return [(f"r{i}", i, None if i % 3 else i / 2) for i in range(50)]
+
+    def read_back(self):
+        if not list(self.path.glob("[!.]*")):
+            return []
+        table = pq.read_table(self.path)
+        assert table.schema.equals(SCHEMA)
+        return [tuple(row.values()) for row in table.to_pylist()]
+
+
+class TestTextSink(SinkSuite):
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path):
+        self.path = tmp_path / "out"
+
+    def make_sink(self):
+        return FileSink.for_row_format(self.path).build()
+
+    def records(self):
+        return [f"zeile {i} ü" for i in range(20)]
+
+    def read_back(self):
+        files = sorted(self.path.glob("[!.]*"))
+        return [line for file in files for line in file.read_text().splitlines()]
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def write(folder, records, job_id="job0" * 8, **options):
+    run = SinkRun(ParquetSink(folder, SCHEMA, **options), job_id=job_id)
+    run.write(records)
+    run.finish()
+
+
+def test_empty_result_is_a_folder_with_the_schema(tmp_path):
+    write(tmp_path / "out", [])
+    assert pq.read_table(tmp_path / "out").schema.equals(SCHEMA)
+    assert names(tmp_path / "out") == ["part-job0job0-empty.parquet"]
+
+
+def test_a_folder_that_is_not_empty_is_refused_before_the_job_starts(tmp_path):
+    (tmp_path / "notes.md").write_text("mine")
+    with pytest.raises(InvalidJobError) as caught:
+        ParquetSink(tmp_path, SCHEMA).validate()
+    assert "notes.md" in str(caught.value) and "overwrite" in str(caught.value)
+
+
+def test_a_path_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "f").write_text("")
+    with pytest.raises(InvalidJobError, match="it is a file"):
+        ParquetSink(tmp_path / "f", SCHEMA).validate()
+
+
+def test_overwrite_replaces_data_files_and_nothing_else(tmp_path):
+    write(tmp_path, [("old", 1, 1.0)], job_id="a" * 32)
+    (tmp_path / "notes.md").write_text("mine")
+    write(tmp_path, [("new", 2, 2.0)], job_id="b" * 32, overwrite=True)
+    assert names(tmp_path) == ["notes.md", "part-bbbbbbbb-00000-00000.parquet"]
+    assert pq.read_table(tmp_path / "part-bbbbbbbb-00000-00000.parquet").to_pylist() == [
+        {"name": "new", "n": 2, "x": 2.0}
+    ]
+
+
+def test_overwrite_by_a_job_that_fails_keeps_the_old_files(tmp_path):
+    write(tmp_path, [("old", 1, 1.0)], job_id="a" * 32)
+    run = SinkRun(ParquetSink(tmp_path, SCHEMA, overwrite=True), job_id="b" * 32)
+    run.write([("new", 2, 2.0)])
+    run.fail()
+    assert names(tmp_path) == ["part-aaaaaaaa-00000-00000.parquet"]
+
+
+def test_abort_also_removes_files_of_a_slot_that_was_killed(tmp_path):
+    sink = ParquetSink(tmp_path, SCHEMA)
+    run = SinkRun(sink)
+    run.write([("a", 1, 1.0)])
+    assert len(names(tmp_path)) == 1  # hidden; its writer never closes
+    sink.create_committer().abort([])
+    assert names(tmp_path) == []
+
+
+def test_abort_leaves_the_hidden_files_of_other_jobs(tmp_path):
+    other = SinkRun(ParquetSink(tmp_path, SCHEMA))
+    other.write([("a", 1, 1.0)])
+    ParquetSink(tmp_path, SCHEMA).create_committer().abort([])
+    assert len(names(tmp_path)) == 1
+    other.finish()
+
+
+def test_two_commits_of_one_writer_are_two_files(tmp_path):
+    """As checkpoints will do it."""
+    run = SinkRun(ParquetSink(tmp_path, SCHEMA, overwrite=True))
+    committer = run._sink.create_committer()
+    for i in range(2):
+        run.write([(f"r{i}", i, None)])
+        run.writers[0].flush(False)
+        committer.commit(run.writers[0].prepare_commit())
+    run.writers[0].close()
+    assert pq.read_table(tmp_path).column("n").to_pylist() == [0, 1]
+
+
+def test_column_batches_and_rows_keep_their_order(tmp_path):
+    run = SinkRun(ParquetSink(tmp_path, SCHEMA))
+    writer = run.writers[0]
+    writer.write(("a", 1, None), None, 0)
+    columns = pa.RecordBatch.from_pydict({"x": [1.5], "n": pa.array([2], pa.int32()), "name": ["b"]})
+    writer.write_columns(columns, None, 0)
+    writer.write(("c", 3, None), None, 0)
+    run.finish()
+    assert pq.read_table(tmp_path).column("n").to_pylist() == [1, 2, 3]
+
+
+def test_column_batches_with_other_columns_are_refused(tmp_path):
+    run = SinkRun(ParquetSink(tmp_path, SCHEMA))
+    with pytest.raises(UserError, match="the schema has name, n, x"):
+        run.writers[0].write_columns(pa.RecordBatch.from_pydict({"y": [1]}), None, 0)
+    run.fail()
+
+
+def test_many_rows_make_several_row_groups(tmp_path):
+    rows = [("a", i, None) for i in range(300_000)]
+    write(tmp_path, rows)
+    (path,) = tmp_path.iterdir()
+    metadata = pq.ParquetFile(path).metadata
+    assert (metadata.num_rows, metadata.num_row_groups) == (300_000, 3)
+
+
+def test_bulk_format_builder_takes_a_parquet_part(tmp_path):
+    run = SinkRun(FileSink.for_bulk_format(tmp_path, ParquetPart(SCHEMA)).build())
+    run.write([("a", 1, None)])
+    run.finish()
+    assert pq.read_table(tmp_path).num_rows == 1
+    with pytest.raises(InvalidJobError, match="no bulk format"):
+        FileSink.for_bulk_format(tmp_path, object())
+
+
+# ---- rows to columns ----------------------------------------------------------------------------
+
+
+class Named(NamedTuple):
+    n: int
+    name: str
+    x: float
+
+
+@dataclasses.dataclass
+class Data:
+    name: str
+    x: float
+    n: int
+
+
+Collected = collections.namedtuple("Collected", "x n name")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        ("a", 1, 0.5),
+        ["a", 1, 0.5],
+        Row("a", 1, 0.5),
+        Row(x=0.5, n=1, name="a"),
+        {"x": 0.5, "name": "a", "n": 1},
+        Named(1, "a", 0.5),
+        Collected(0.5, 1, "a"),
+        Data("a", 0.5, 1),
+    ],
+    ids=lambda record: type(record).__name__,
+)
+def test_each_kind_of_record_finds_its_columns(record):
+    expected = [{"name": "a", "n": 1, "x": 0.5}]
+    assert RowsToColumns(SCHEMA).convert([record]).to_pylist() == expected
+    assert RowsToColumns(SCHEMA).convert([record, ("b", 2, None)]).to_pylist()[:1] == expected
+
+
+def test_a_dict_may_leave_out_a_nullable_field_but_not_name_an_unknown_one():
+    convert = RowsToColumns(SCHEMA).convert
+    assert convert([{"name": "a"}]).to_pylist() == [{"name": "a", "n": None, "x": None}]
+    with pytest.raises(UserError, match="no field 'nmae'"):
+        convert([{"nmae": "a"}])
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([("a", 1, 1.0), ("b", 1)], "it has 2 fields, the schema has 3"),
+        ([("a", 1, 1.0), ("b", "x", 1.0)], "to the field 'n'"),
+        ([("a", 1.5, 1.0)], "to the field 'n'"),
+        ([(1, 1, 1.0)], "to the field 'name'"),
+        ([object()], "a object has no fields"),
+    ],
+)
+def test_records_that_do_not_fit_are_named(rows, reason):
+    with pytest.raises(UserError) as caught:
+        RowsToColumns(SCHEMA).convert(rows)
+    assert reason in str(caught.value) and "record" in str(caught.value)
+
+
+def test_null_in_a_field_that_is_never_null_is_refused():
+    schema = pa.schema([pa.field("a", pa.int64(), nullable=False)])
+    with pytest.raises(UserError, match="never null"):
+        RowsToColumns(schema).convert([(1,), (None,)])
+
+
+def test_values_keep_their_type():
+    schema = pa.schema(
+        [
+            ("at", pa.timestamp("us", tz="UTC")),
+            ("price", pa.decimal128(10, 2)),
+            ("tags", pa.list_(pa.string())),
+            ("inner", pa.struct([("a", pa.int64())])),
+            ("raw", pa.binary()),
+        ]
+    )
+    record = (
+        datetime.datetime(2024, 1, 2, 3, 4, 5, 6, tzinfo=datetime.timezone.utc),
+        decimal.Decimal("1.20"),
+        ["x", None],
+        {"a": 1},
+        b"\x00",
+    )
+    assert tuple(RowsToColumns(schema).convert([record]).to_pylist()[0].values()) == record
+
+
+def test_schemas_are_checked_in_the_driver(tmp_path):
+    with pytest.raises(InvalidJobError, match="same name"):
+        ParquetSink(tmp_path, pa.schema([("a", pa.int64()), ("a", pa.string())]))
+    with pytest.raises(InvalidJobError, match="could not use the schema"):
+        ParquetSink(tmp_path, "a int")
+    assert ParquetSink(tmp_path, {"a": pa.int64()}).part_format.schema.names == ["a"]

@@ -1,0 +1,224 @@
+import datetime
+import gzip
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flinkish.connectors.files.file_source import FileSource
+from flinkish.connectors.files.formats import ParquetFormat, StreamFormat, TextLineFormat
+from flinkish.errors import InvalidJobError, UserError
+from flinkish.testing.spi_fakes import SourceRun
+from flinkish.testing.spi_suites import BoundedSourceSuite
+
+
+def read(source, parallelism=1, room=1_000):
+    run = SourceRun(source, parallelism).run_until_end(room)
+    run.close()
+    return run.values
+
+
+# ---- text ---------------------------------------------------------------------------------------
+
+
+class TestTextFiles(BoundedSourceSuite):
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path):
+        self.path = tmp_path
+        self.lines = [f"line {i} " + "x" * (i % 37) for i in range(500)]
+        (tmp_path / "a.txt").write_text("\n".join(self.lines[:300]) + "\n")
+        (tmp_path / "b.txt").write_text("\n".join(self.lines[300:]))
+        (tmp_path / "empty.txt").write_text("")
+        (tmp_path / "_hidden").write_text("not read\n")
+
+    def make_source(self):
+        return FileSource(self.path, split_bytes=997)
+
+    def expected(self):
+        return self.lines
+
+
+class TestGzippedText(BoundedSourceSuite):
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path):
+        self.path = tmp_path
+        self.lines = [f"line {i}" for i in range(200)]
+        for part in range(2):
+            with gzip.open(tmp_path / f"{part}.txt.gz", "wt") as stream:
+                stream.writelines(f"{line}\n" for line in self.lines[part::2])
+
+    def make_source(self):
+        return FileSource(self.path, split_bytes=10)
+
+    def expected(self):
+        return self.lines
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    lines=st.lists(st.text(st.sampled_from("aé€😀 \r"), max_size=6), max_size=12),
+    ends=st.data(),
+    split_bytes=st.integers(1, 40),
+    room=st.integers(1, 5),
+)
+def test_each_line_is_read_by_the_split_in_which_it_starts(
+    tmp_path_factory, lines, ends, split_bytes, room
+):
+    """Any cut of any file gives what Python's own reading of lines gives."""
+    text = "".join(line + ends.draw(st.sampled_from(["\n", "\r\n"])) for line in lines)
+    if ends.draw(st.booleans()):
+        text += "last"
+    expected = [line[:-1] if line.endswith("\r") else line for line in text.split("\n")]
+    if expected[-1] == "":
+        expected.pop()
+    path = tmp_path_factory.mktemp("lines") / "file.txt"
+    path.write_bytes(text.encode())
+    assert read(FileSource(path, split_bytes=split_bytes), room=room) == expected
+
+
+def test_lines_longer_than_a_block_are_whole(tmp_path):
+    lines = ["a" * 3_000_000, "b", "c" * 2_500_000, "d"]
+    (tmp_path / "f").write_text("\n".join(lines))
+    assert read(FileSource(tmp_path / "f", split_bytes=1_000_000)) == lines
+
+
+def test_one_reader_keeps_the_order_of_a_file_and_of_sorted_names(tmp_path):
+    for name in ("b", "a"):
+        (tmp_path / name).write_text("".join(f"{name}{i}\n" for i in range(100)))
+    expected = [f"{name}{i}" for name in "ab" for i in range(100)]
+    assert read(FileSource(tmp_path, split_bytes=50)) == expected
+
+
+def test_a_small_file_is_still_shared_by_readers_when_it_has_a_megabyte_for_each(tmp_path):
+    path = tmp_path / "f"
+    path.write_text(("x" * 99 + "\n") * 40_000)
+    run = SourceRun(FileSource(path), 3).run_until_end()
+    counts = [len(output.values) for output in run.outputs]
+    assert sum(counts) == 40_000 and min(counts) > 10_000
+
+
+def test_other_charsets_and_broken_bytes(tmp_path):
+    (tmp_path / "latin").write_bytes("gr\u00fcn\n".encode("latin-1"))
+    assert read(FileSource(tmp_path / "latin", charset_name="ISO-8859-1")) == ["gr\u00fcn"]
+    with pytest.raises(UserError) as caught:
+        read(FileSource(tmp_path / "latin"))
+    assert "byte 2" in str(caught.value) and "latin" in str(caught.value)
+    assert read(FileSource(tmp_path / "latin", errors="replace")) == ["gr\ufffdn"]
+
+
+def test_charsets_in_which_lines_cannot_be_found_are_refused():
+    with pytest.raises(InvalidJobError, match="more than the one byte"):
+        TextLineFormat("utf-16")
+    with pytest.raises(InvalidJobError, match="klingon"):
+        TextLineFormat("klingon")
+
+
+def test_patterns_and_several_paths(tmp_path):
+    for name in ("2024/a.log", "2024/b.txt", "2025/deep/c.log", "d.log"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name + "\n")
+    assert read(FileSource(f"{tmp_path}/2024/*.log")) == ["2024/a.log"]
+    assert read(FileSource(f"{tmp_path}/202?/*")) == ["2024/a.log", "2024/b.txt"]
+    assert read(FileSource(f"{tmp_path}/**/*.log")) == ["2024/a.log", "2025/deep/c.log", "d.log"]
+    assert read(FileSource([tmp_path / "d.log", f"{tmp_path}/2024"])) == [
+        "d.log",
+        "2024/a.log",
+        "2024/b.txt",
+    ]
+    assert read(FileSource(f"file://{tmp_path}/2024")) == ["2024/a.log", "2024/b.txt"]
+
+
+def test_relative_paths_mean_the_drivers_folder(tmp_path, monkeypatch):
+    (tmp_path / "f").write_text("x\n")
+    monkeypatch.chdir(tmp_path)
+    source = FileSource("f")
+    monkeypatch.chdir("/")
+    assert read(source) == ["x"]
+
+
+def test_a_path_that_is_not_there_is_refused(tmp_path):
+    for path in (tmp_path / "missing", f"{tmp_path}/*.missing"):
+        with pytest.raises(InvalidJobError, match="no such file"):
+            read(FileSource(path))
+
+
+def test_pyflinks_builder_makes_the_same_source(tmp_path):
+    (tmp_path / "f").write_text("a\nb\n")
+    builder = FileSource.for_record_stream_format(StreamFormat.text_line_format(), str(tmp_path))
+    assert read(builder.process_static_file_set().build()) == ["a", "b"]
+    with pytest.raises(InvalidJobError, match="bounded in this version"):
+        builder.monitor_continuously(1_000)
+
+
+def test_unknown_formats_and_misplaced_options_are_refused(tmp_path):
+    with pytest.raises(InvalidJobError, match="parquet, text"):
+        FileSource(tmp_path, format="xml")
+    with pytest.raises(InvalidJobError, match="option 'columns'"):
+        FileSource(tmp_path, format=TextLineFormat(), columns=["a"])
+    with pytest.raises(InvalidJobError, match="no path"):
+        FileSource([])
+
+
+# ---- Parquet ------------------------------------------------------------------------------------
+
+
+class TestParquetFiles(BoundedSourceSuite):
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path):
+        self.path = tmp_path
+        self.rows = [{"id": i, "name": f"n{i}", "at": None if i % 7 else i} for i in range(400)]
+        table = pa.Table.from_pylist(self.rows)
+        pq.write_table(table.slice(0, 250), tmp_path / "a.parquet", row_group_size=37)
+        pq.write_table(table.slice(250), tmp_path / "b.parquet", row_group_size=60)
+
+    def make_source(self):
+        return FileSource(self.path, format=ParquetFormat(batch_rows=16))
+
+    def expected(self):
+        return self.rows
+
+
+def test_parquet_gives_columns_and_only_those_asked_for(tmp_path):
+    table = pa.table({"a": [1, 2], "b": ["x", "y"], "c": [None, 1.5]})
+    pq.write_table(table, tmp_path / "f.parquet")
+    source = FileSource(tmp_path, format="parquet", columns=["c", "a"])
+    assert source.gives_columns
+    run = SourceRun(source).run_until_end()
+    assert run.outputs[0].column_batches[0].schema.names == ["c", "a"]
+    assert run.values == [{"c": None, "a": 1}, {"c": 1.5, "a": 2}]
+
+
+def test_a_column_gives_the_event_times(tmp_path):
+    moment = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.timezone.utc)
+    table = pa.table(
+        {"n": [1], "at": pa.array([moment], pa.timestamp("us", tz="Europe/Berlin")), "ms": [17]}
+    )
+    pq.write_table(table, tmp_path / "f.parquet")
+    for column, expected in (("at", int(moment.timestamp() * 1000)), ("ms", 17)):
+        source = FileSource(tmp_path, format="parquet", columns=["n"], timestamp_column=column)
+        run = SourceRun(source).run_until_end()
+        assert run.outputs[0].records == [({"n": 1}, expected)]
+
+
+def test_event_times_must_be_times_without_nulls(tmp_path):
+    pq.write_table(pa.table({"s": ["x"], "t": pa.array([None], pa.int64())}), tmp_path / "f")
+    for column, reason in (("s", "its type is string"), ("t", "hold null")):
+        with pytest.raises(UserError, match=reason):
+            read(FileSource(tmp_path / "f", format="parquet", timestamp_column=column))
+
+
+def test_parquet_files_of_two_schemas_are_refused_with_both(tmp_path):
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"a": ["x"]}), tmp_path / "2.parquet")
+    with pytest.raises(InvalidJobError) as caught:
+        read(FileSource(tmp_path, format="parquet"))
+    assert "a: int64" in str(caught.value) and "a: string" in str(caught.value)
+
+
+def test_a_column_that_is_not_there_is_refused(tmp_path):
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "1.parquet")
+    with pytest.raises(InvalidJobError, match="could not find the column 'b'"):
+        read(FileSource(tmp_path, format="parquet", columns=["b"]))

@@ -1,0 +1,139 @@
+import select
+import socket
+
+import pytest
+
+from flinkish.connectors.socket_text import SocketTextSink, SocketTextSource
+from flinkish.connectors.spi import InputStatus
+from flinkish.errors import ConnectionLostError, UserError
+from flinkish.testing.spi_fakes import FakeReaderContext, FakeWriterContext, RecordingReaderOutput
+
+
+@pytest.fixture
+def server():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10)
+        yield listener
+
+
+def open_reader(server, **options):
+    port = server.getsockname()[1]
+    reader = SocketTextSource("127.0.0.1", port, **options).create_reader(FakeReaderContext())
+    reader.start()
+    return reader
+
+
+def poll(reader, output, room=1_000):
+    """One poll that gives something: waits for the reader's descriptor as a slot does."""
+    while True:
+        output.give_room(room)
+        before = len(output.records)
+        status = reader.poll_next(output)
+        if status is not InputStatus.NOTHING_AVAILABLE or len(output.records) > before:
+            return status
+        assert select.select([reader.fileno()], [], [], 10)[0], "nothing came in 10 s"
+
+
+def read_all(reader, room=1_000):
+    output = RecordingReaderOutput()
+    while poll(reader, output, room) is not InputStatus.END_OF_INPUT:
+        assert output.overdraft == 0
+    return output.values
+
+
+def test_source_gives_lines_and_ends_when_the_server_closes(server):
+    reader = open_reader(server)
+    reader.poll_next(RecordingReaderOutput())  # connects
+    peer, _ = server.accept()
+    peer.sendall("one\r\nzwölf\n\nlast without end".encode())
+    peer.close()
+    assert read_all(reader, room=2) == ["one", "zwölf", "", "last without end"]
+    reader.close()
+
+
+def test_a_line_may_come_in_pieces(server):
+    reader, output = open_reader(server), RecordingReaderOutput()
+    reader.poll_next(output)
+    peer, _ = server.accept()
+    peer.sendall(b"he")
+    poll(reader, output)
+    assert output.values == []
+    peer.sendall(b"llo\nwor")
+    poll(reader, output)
+    assert output.values == ["hello"]
+    peer.sendall(b"ld\n")
+    peer.close()
+    assert read_all(reader) == ["world"]
+    reader.close()
+
+
+def test_source_says_that_nobody_listens(server):
+    port = server.getsockname()[1]
+    server.close()
+    reader = SocketTextSource("127.0.0.1", port).create_reader(FakeReaderContext())
+    with pytest.raises(ConnectionLostError, match="start the server first"):
+        poll(reader, RecordingReaderOutput())
+    reader.close()
+
+
+def test_source_with_retries_waits_by_an_interval(server):
+    port = server.getsockname()[1]
+    server.close()
+    source = SocketTextSource("127.0.0.1", port, max_retries=-1, retry_interval_ms=60_000)
+    reader, output = source.create_reader(FakeReaderContext()), RecordingReaderOutput()
+    while reader.fileno() is not None or reader.poll_interval_ms is None:
+        assert reader.poll_next(output) is InputStatus.NOTHING_AVAILABLE
+    assert reader.poll_next(output) is InputStatus.NOTHING_AVAILABLE
+    assert reader.poll_interval_ms == 60_000
+    reader.close()
+
+
+def test_a_line_without_end_fails_instead_of_filling_the_memory(server):
+    reader, output = open_reader(server, max_line_bytes=10), RecordingReaderOutput()
+    reader.poll_next(output)
+    peer, _ = server.accept()
+    peer.sendall(b"x" * 11)
+    with pytest.raises(UserError, match="without a line end"):
+        poll(reader, output)
+    peer.close()
+    reader.close()
+
+
+def test_sink_sends_lines_and_all_of_them_at_the_end(server):
+    writer = SocketTextSink("127.0.0.1", server.getsockname()[1]).create_writer(FakeWriterContext())
+    peer, _ = server.accept()
+    writer.write_batch(["a", 2], None, 0)
+    writer.flush(True)
+    writer.close()
+    with peer.makefile() as lines:
+        assert lines.read() == "a\n2\n"
+    peer.close()
+
+
+def test_sink_has_no_room_while_its_peer_reads_nothing(server):
+    writer = SocketTextSink("127.0.0.1", server.getsockname()[1]).create_writer(FakeWriterContext())
+    peer, _ = server.accept()
+    line = "x" * 100_000
+    written = 0
+    while writer.has_room:
+        writer.write(line, None, 0)
+        written += 1
+        assert written < 10_000
+    assert writer.fileno() is not None
+    received = 0
+    while not writer.has_room:
+        received += len(peer.recv(1 << 20))
+    assert received > 0
+    peer.close()
+    writer.close()
+
+
+def test_sink_says_that_its_peer_is_gone(server):
+    writer = SocketTextSink("127.0.0.1", server.getsockname()[1]).create_writer(FakeWriterContext())
+    peer, _ = server.accept()
+    peer.close()
+    with pytest.raises(ConnectionLostError, match="could not write to 127.0.0.1"):
+        while True:
+            writer.write("x" * 1_000, None, 0)
+            writer.flush(True)
+    writer.close()

@@ -1,0 +1,233 @@
+from flinkish.errors import ConnectionLostError, NotEnoughSlotsError, ResourceError, SlotLostError
+from flinkish.jobmanager.events import (
+    CloseConnection,
+    Disconnected,
+    KillSlots,
+    LaunchEnded,
+    Launched,
+    LaunchSlots,
+    ReleaseSlots,
+    RequestSlots,
+    Send,
+    SendToSlot,
+    SlotLost,
+    SlotRegistered,
+    SlotsAllocated,
+    SlotsRefused,
+    SupervisorRegistered,
+    SupervisorReported,
+    Tick,
+)
+from flinkish.jobmanager.resource_manager import ResourceManager, SlotState
+from flinkish.messages.control import (
+    KillSlot,
+    RegisterSlot,
+    RegisterSupervisor,
+    RegistrationRefused,
+    ReleaseSlot,
+    SlotReport,
+    SupervisorHeartbeat,
+)
+from flinkish.messages.deployment import SlotAddress
+
+
+def address(slot_id):
+    return SlotAddress(slot_id, "host", None, ("127.0.0.1", 1))
+
+
+def register_slot(slot_id, pid=1, lease="L", version=1):
+    return RegisterSlot(lease, slot_id, pid, address(slot_id), version)
+
+
+def supervisor(task, *slot_ids, lease="L", attempt=0):
+    return RegisterSupervisor(lease, task, attempt, "host", 1, slot_ids)
+
+
+def cluster(slots=2, **options):
+    """Slots s0, s1, ... each with a supervisor: connections 100+i, slot connections i."""
+    manager = ResourceManager(capacity=slots, **options)
+    manager.step(Launched("L", tuple((i, (f"s{i}",)) for i in range(slots))), 0)
+    for i in range(slots):
+        manager.step(SupervisorRegistered(100 + i, supervisor(i, f"s{i}")), 0)
+        manager.step(SlotRegistered(i, register_slot(f"s{i}", pid=i)), 0)
+    manager.check()
+    return manager
+
+
+def step(manager, event, now_ms=0):
+    effects = manager.step(event, now_ms)
+    manager.check()
+    return effects
+
+
+def test_a_request_is_served_as_soon_as_enough_slots_have_registered():
+    manager = ResourceManager(capacity=2)
+    step(manager, Launched("L", ((0, ("s0",)), (1, ("s1",)))))
+    assert step(manager, RequestSlots("j", "job", 2)) == []
+    assert step(manager, SlotRegistered(0, register_slot("s0"))) == []
+    assert step(manager, SlotRegistered(1, register_slot("s1"))) == [
+        SlotsAllocated("j", (address("s0"), address("s1")))
+    ]
+
+
+def test_more_slots_than_the_cluster_can_ever_have_are_refused_at_once_with_both_numbers():
+    [refused] = step(cluster(2), RequestSlots("j", "job", 3))
+    assert isinstance(refused, SlotsRefused) and isinstance(refused.error, NotEnoughSlotsError)
+    assert refused.error.fields == {"needed": 3, "available": 2}
+    assert "3 slots" in str(refused.error) and "has 2" in str(refused.error)
+
+
+def test_a_request_that_waits_too_long_is_refused_and_told_who_holds_the_slots():
+    manager = cluster(2, request_timeout_ms=500)
+    step(manager, RequestSlots("a", "first", 2), 0)
+    assert step(manager, RequestSlots("b", "second", 1), 100) == []
+    assert step(manager, Tick(), 599) == []
+    [refused] = step(manager, Tick("stage 3 runs"), 600)
+    assert refused.job_id == "b"
+    assert refused.error.why == (
+        'the cluster has 2 slots: 2 held by job "first" (a); the launch waits: stage 3 runs'
+    )
+
+
+def test_requests_are_served_in_order_so_that_a_large_job_is_not_starved():
+    manager = cluster(2)
+    step(manager, RequestSlots("a", "a", 1))
+    assert step(manager, RequestSlots("b", "b", 2)) == []
+    assert step(manager, RequestSlots("c", "c", 1)) == []
+    assert step(manager, ReleaseSlots("b", "cancelled")) == [SlotsAllocated("c", (address("s1"),))]
+
+
+def test_a_slot_comes_back_as_a_fresh_process_after_its_job():
+    manager = cluster(1)
+    step(manager, RequestSlots("a", "a", 1))
+    assert step(manager, RequestSlots("b", "b", 1)) == []
+    assert step(manager, ReleaseSlots("a", "over")) == [Send(0, ReleaseSlot("over"))]
+    assert manager.slots["s0"].state is SlotState.RELEASED
+    assert step(manager, Disconnected(0)) == []
+    assert step(manager, SlotRegistered(7, register_slot("s0", pid=7))) == [
+        SlotsAllocated("b", (address("s0"),))
+    ]
+
+
+def test_a_fresh_process_may_register_before_the_end_of_the_old_one_is_seen():
+    manager = cluster(1)
+    step(manager, RequestSlots("a", "a", 1))
+    step(manager, ReleaseSlots("a", "over"))
+    [close] = step(manager, SlotRegistered(7, register_slot("s0", pid=7)))
+    assert close == CloseConnection(0, "a newer process has taken the slot")
+    assert step(manager, Disconnected(0)) == []
+    assert manager.slots["s0"].state is SlotState.FREE
+
+
+def test_a_released_slot_that_does_not_end_is_killed():
+    manager = cluster(1, release_timeout_ms=100)
+    step(manager, RequestSlots("a", "a", 1))
+    step(manager, ReleaseSlots("a", "over"), 50)
+    assert step(manager, Tick(), 149) == []
+    effects = step(manager, Tick(), 150)
+    assert Send(100, KillSlot("s0", "it did not end after its job")) in effects
+
+
+def test_the_loss_of_a_slot_waits_for_the_exit_status_from_its_supervisor():
+    manager = cluster(1)
+    step(manager, RequestSlots("a", "a", 1))
+    assert step(manager, Disconnected(0), 10) == []
+    report = SupervisorHeartbeat((SlotReport("s0", 0, 0, exit_status=-9, detail="killed by signal 9"),))
+    [lost] = step(manager, SupervisorReported(100, report), 20)
+    assert lost.job_id == "a" and lost.slot_id == "s0"
+    assert isinstance(lost.error, SlotLostError) and "killed by signal 9" in lost.error.why
+
+
+def test_the_loss_of_a_slot_is_told_without_an_exit_status_after_a_while():
+    manager = cluster(1, report_wait_ms=1_000)
+    step(manager, RequestSlots("a", "a", 1))
+    step(manager, Disconnected(0), 10)
+    assert step(manager, Tick(), 1_009) == []
+    [lost] = step(manager, Tick(), 1_010)
+    assert isinstance(lost, SlotLost) and lost.error.why == "its connection closed"
+
+
+def test_a_silent_supervisor_takes_its_slots_with_it():
+    manager = cluster(2, heartbeat_timeout_ms=1_000)
+    step(manager, RequestSlots("a", "a", 1))
+    step(manager, SupervisorReported(101, SupervisorHeartbeat(())), 900)
+    effects = step(manager, Tick(), 1_001)
+    assert [type(effect) for effect in effects] == [CloseConnection, CloseConnection, SlotLost]
+    assert "no heartbeat for 1001 ms" in effects[2].error.why
+    assert manager.slots["s0"].state is SlotState.LOST
+    assert manager.slots["s1"].state is SlotState.FREE
+
+
+def test_a_late_tick_is_counted_against_nobody():
+    manager = cluster(1, heartbeat_timeout_ms=1_000)
+    assert step(manager, Tick(late_ms=4_000), 4_500) == []
+    assert step(manager, Tick(), 5_000) == []
+    assert step(manager, Tick(), 5_001) != []
+
+
+def test_only_one_registration_of_a_task_wins_while_it_lives():
+    manager = cluster(1)
+    refused, closed = step(manager, SupervisorRegistered(9, supervisor(0, "s0", attempt=1)))
+    assert isinstance(refused.message, RegistrationRefused)
+    assert isinstance(closed, CloseConnection) and closed.connection == 9
+    step(manager, Disconnected(100))
+    assert manager.slots["s0"].state is SlotState.LOST
+    assert step(manager, SupervisorRegistered(9, supervisor(0, "s0", attempt=1))) == []
+    assert manager.slots["s0"].state is SlotState.EXPECTED
+
+
+def test_registrations_of_another_launch_or_version_are_refused():
+    manager = cluster(1)
+    for message in (
+        register_slot("s0", lease="old"),
+        register_slot("s0", version=99),
+        register_slot("unknown"),
+    ):
+        refused, _ = step(manager, SlotRegistered(9, message))
+        assert isinstance(refused.message, RegistrationRefused)
+    refused, _ = step(manager, SupervisorRegistered(9, supervisor(5, "other")))
+    assert isinstance(refused.message, RegistrationRefused)
+
+
+def test_when_the_launch_ends_jobs_lose_their_slots_and_requests_get_the_reason():
+    manager = cluster(2)
+    step(manager, RequestSlots("a", "a", 1))
+    step(manager, RequestSlots("b", "b", 2))
+    error = ConnectionLostError("executors could not reach the driver")
+    effects = step(manager, LaunchEnded("L", error))
+    assert [effect.job_id for effect in effects if isinstance(effect, SlotLost)] == ["a"]
+    assert SlotsRefused("b", error) in effects
+    assert all(slot.state is SlotState.LOST for slot in manager.slots.values())
+
+
+def test_after_the_end_of_a_launch_the_next_request_asks_for_a_new_one():
+    manager = cluster(1)
+    step(manager, LaunchEnded("L"))
+    assert step(manager, RequestSlots("a", "a", 1)) == [LaunchSlots()]
+    step(manager, Launched("M", ((0, ("t0",)),)))
+    assert step(manager, SlotRegistered(5, register_slot("t0", lease="M"))) == [
+        SlotsAllocated("a", (address("t0"),))
+    ]
+
+
+def test_messages_reach_only_the_process_that_holds_the_slot_for_the_job():
+    manager = cluster(1)
+    step(manager, RequestSlots("a", "a", 1))
+    assert step(manager, SendToSlot("a", "s0", "hello")) == [Send(0, "hello")]
+    assert step(manager, SendToSlot("b", "s0", "hello")) == []
+    assert step(manager, KillSlots("a", ("s0",), "hangs")) == [Send(100, KillSlot("s0", "hangs"))]
+    step(manager, Disconnected(0))
+    assert step(manager, SendToSlot("a", "s0", "hello")) == []
+
+
+def test_slot_processes_that_never_come_up_refuse_who_waits_with_what_they_died_of():
+    manager = ResourceManager(capacity=1)
+    step(manager, Launched("L", ((0, ("s0",)),)))
+    step(manager, SupervisorRegistered(100, supervisor(0, "s0")))
+    step(manager, RequestSlots("a", "a", 1))
+    died = SupervisorHeartbeat((SlotReport("s0", 5, 0, exit_status=1, detail="exit code 1"),))
+    assert step(manager, SupervisorReported(100, died)) == []
+    assert step(manager, SupervisorReported(100, died)) == []
+    [refused] = step(manager, SupervisorReported(100, died))
+    assert isinstance(refused.error, ResourceError)
+    assert refused.error.why == "3 processes in a row ended before they registered: exit code 1"

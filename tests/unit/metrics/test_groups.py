@@ -1,0 +1,50 @@
+import pytest
+
+from flinkish.metrics import MetricGroup
+from flinkish.metrics.groups import OperatorMetricGroup
+
+
+def test_a_group_gives_one_metric_for_one_name_and_lists_all_with_their_path():
+    now = [0]
+    group = OperatorMetricGroup(lambda: now[0])
+    assert isinstance(group, MetricGroup)
+    group.counter("seen").inc(3)
+    group.counter("seen").dec()
+    group.add_group("topic", "flights").counter("seen").inc()
+    group.gauge("size", lambda: 7)
+    meter = group.meter("rate")
+    meter.mark_event(10)
+    now[0] = 5_000
+    for value in (4, 2, 6):
+        group.distribution("delay").update(value)
+    assert group.snapshot() == {
+        "seen": 2,
+        "topic.flights.seen": 1,
+        "size": 7,
+        "rate": {"count": 10, "rate": 2.0},
+        "delay": {"count": 3, "sum": 12, "min": 2, "max": 6, "mean": 4.0},
+    }
+
+
+def test_a_meter_forgets_what_lies_before_its_time_span():
+    now = [0]
+    meter = OperatorMetricGroup(lambda: now[0]).meter("rate", 10)
+    meter.mark_event(100)
+    for second in range(1, 31):
+        now[0] = second * 1_000
+        meter.get_rate()
+    assert meter.get_rate() == 0.0
+
+
+def test_a_gauge_that_fails_says_so_and_spares_the_others():
+    group = OperatorMetricGroup()
+    group.gauge("bad", lambda: 1 / 0)
+    group.counter("good")
+    assert group.snapshot() == {"bad": "ZeroDivisionError: division by zero", "good": 0}
+
+
+def test_one_name_cannot_be_two_kinds_of_metric():
+    group = OperatorMetricGroup()
+    group.counter("x")
+    with pytest.raises(ValueError, match="'x'"):
+        group.meter("x")

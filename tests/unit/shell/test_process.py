@@ -1,0 +1,49 @@
+"""Shared pages, exit texts, and names of hosts."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from flinkish.shell.process import (
+    EXIT_JOB_MANAGER_LOST,
+    ProgressPage,
+    SlotSocketPath,
+    describe_exit,
+    host_identity,
+)
+
+
+def test_exit_texts_name_the_signal_or_the_meaning():
+    assert "SIGKILL" in describe_exit(-signal.SIGKILL)
+    assert "SIGSEGV" in describe_exit(-signal.SIGSEGV)
+    assert describe_exit(EXIT_JOB_MANAGER_LOST) == "exit code 73 (lost the JobManager)"
+    assert describe_exit(3) == "exit code 3"
+
+
+def test_a_mark_of_a_child_shows_in_the_page_of_its_parent():
+    before = set(os.listdir("/proc/self/fd"))
+    page = ProgressPage.create()
+    assert page.last_ns() == 0
+    started = time.monotonic_ns()
+    code = "import sys; from flinkish.shell.process import ProgressPage; ProgressPage(int(sys.argv[1])).mark()"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", code, str(page.fd)], pass_fds=(page.fd,), env=env, check=True)
+    assert started < page.last_ns() < time.monotonic_ns()
+    page.close()
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_two_processes_of_one_machine_and_user_have_the_same_host_name():
+    code = "from flinkish.shell.process import host_identity; print(host_identity())"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    output = subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True)
+    assert output.stdout.strip() == host_identity()
+
+
+def test_two_slots_never_share_a_socket_path():
+    one, other = SlotSocketPath(), SlotSocketPath()
+    assert one.path != other.path
+    one.close()
+    other.close()

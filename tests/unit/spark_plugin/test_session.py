@@ -1,0 +1,75 @@
+from types import SimpleNamespace
+
+import pytest
+
+from flinkish.errors import UnsupportedSparkError
+from spark_plugin.session import (
+    check_barrier_allowed,
+    choose_master,
+    is_local,
+    is_on_this_machine,
+    task_slots_of_master,
+)
+
+
+@pytest.mark.parametrize(
+    "asked, found, cores, tasks, master",
+    [
+        (None, None, 8, 2, "local[8]"),
+        (None, "local[*]", 2, 3, "local[4]"),
+        (None, "local[*,3]", 2, 3, "local[4,3]"),
+        (None, "local[2]", 8, 3, "local[2]"),
+        (None, "local", 8, 1, "local"),
+        (None, "spark://host:7077", 8, 3, "spark://host:7077"),
+        ("local[2]", "local[*]", 8, 3, "local[2]"),
+        ("local[*]", "local[2]", 1, 1, "local[2]"),
+    ],
+)
+def test_a_local_master_without_a_number_gets_a_core_more_than_the_slots(asked, found, cores, tasks, master):
+    assert choose_master(asked, found, cores, tasks) == master
+
+
+@pytest.mark.parametrize(
+    "master, task_cpus, slots",
+    [
+        ("local", 1, 1),
+        ("local[3]", 1, 3),
+        ("local[5]", 2, 2),
+        ("local[4,2]", 1, 4),
+        ("local[*]", 1, 8),
+        ("local-cluster[2,1,1024]", 1, 2),
+        ("local-cluster[3, 5, 1024]", 2, 6),
+        ("spark://host:7077", 1, None),
+    ],
+)
+def test_task_slots_follow_from_the_master_where_it_says_them(master, task_cpus, slots):
+    assert task_slots_of_master(master, task_cpus, cores=8) == slots
+
+
+def test_local_cluster_is_on_this_machine_but_not_local():
+    assert [is_local(m) for m in ("local", "local[2]", "local-cluster[1,1,512]", "yarn")] == [True, True, False, False]
+    assert is_on_this_machine("local-cluster[1,1,512]") and not is_on_this_machine("spark://host:1")
+
+
+def context(master, **conf):
+    return SimpleNamespace(
+        master=master, applicationId="app-1", getConf=lambda: {k.replace("_", "."): v for k, v in conf.items()}
+    )
+
+
+def test_dynamic_allocation_is_refused_by_name():
+    with pytest.raises(UnsupportedSparkError) as caught:
+        check_barrier_allowed(context("spark://host:7077", spark_dynamicAllocation_enabled="true"))
+    assert caught.value.what == "could not start slots with dynamic allocation"
+    assert caught.value.do == "start Spark with --conf spark.dynamicAllocation.enabled=false"
+
+
+def test_speculation_is_refused_by_name():
+    with pytest.raises(UnsupportedSparkError, match="speculation"):
+        check_barrier_allowed(context("spark://host:7077", spark_speculation="true"))
+
+
+def test_local_spark_ignores_both_so_they_are_allowed():
+    check_barrier_allowed(
+        context("local[2]", spark_dynamicAllocation_enabled="true", spark_speculation="true")
+    )
