@@ -59,6 +59,7 @@ from flinkish.errors import ResourceError
 
 LATE_MINUTES = 15
 LATE_IN_A_ROW = 3
+NO_RUN = (0, None)
 MINUTE_MS = 60_000
 
 _UTC_MS = pa.timestamp("ms", tz="UTC")
@@ -325,10 +326,11 @@ class LateRuns(KeyedProcessFunction):
     def on_timer(
         self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext
     ) -> Iterator[tuple]:
-        late_in_a_row, run_start = self.run.value() or (0, None)
+        before = self.run.value() or NO_RUN
+        late_in_a_row, run_start = before
         for flight, carrier, delay in sorted(self.waiting.get(timestamp)):
             if delay <= LATE_MINUTES:
-                late_in_a_row, run_start = 0, None
+                late_in_a_row, run_start = NO_RUN
                 continue
             late_in_a_row += 1
             if late_in_a_row == 1:
@@ -336,7 +338,8 @@ class LateRuns(KeyedProcessFunction):
             if late_in_a_row == LATE_IN_A_ROW:
                 yield ctx.get_current_key(), timestamp, flight, carrier, run_start
         self.waiting.remove(timestamp)
-        self.run.update((late_in_a_row, run_start))
+        if (late_in_a_row, run_start) != before:  # most flights are on time, as those before them
+            self.run.update((late_in_a_row, run_start))
 
 
 # ---- job ----------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import logging
 import pickle
 import re
 import threading
+import time
 from typing import Any, Mapping, Optional, Sequence
 
 from flinkish.common import options
@@ -32,6 +33,7 @@ from spark_plugin import session
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.1
+_CANCEL_AGAIN_S = 1.0
 _KILL_TIMEOUT_MS = 10_000  # Spark's cancel is a SIGKILL of the Python workers
 
 
@@ -104,10 +106,14 @@ class BarrierLauncher(Launcher):
             return
         if not self.describe_waiting():  # a stage that waits for cores has nobody to stop in order
             thread.join(timeout_ms / 1000)
-        if thread.is_alive() and session.active_context() is self._context:
+        deadline_s = time.monotonic() + _KILL_TIMEOUT_MS / 1000
+        while thread.is_alive() and session.active_context() is self._context:
             log.info("cancelling the slot stage group=%s", self._group)
             self._context.cancelJobGroup(self._group)
-            thread.join(_KILL_TIMEOUT_MS / 1000)
+            thread.join(_CANCEL_AGAIN_S)  # again, because the job may not have been there yet
+            if time.monotonic() > deadline_s:
+                log.warning("spark did not end the slot stage group=%s", self._group)
+                return
 
     def describe_waiting(self) -> str:
         if not self.alive() or session.active_context() is not self._context:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any, Mapping, Optional
 
 from flinkish.common import options
-from flinkish.common.configuration import Configuration
-from flinkish.common.job_client import JobClient
-from flinkish.shell.executor import prepare
-from flinkish.shell.job_manager import JobManager
+from flinkish.jobmanager.launcher import Launcher
+from flinkish.shell.slot_cluster import SlotCluster
 from spark_plugin import session
 from spark_plugin.launcher import BarrierLauncher
 
 
-class SessionCluster:
+class SessionCluster(SlotCluster):
     """Runs jobs in slots of one Spark session, after and beside each other::
 
         with SessionCluster(spark, slots=2) as cluster:
@@ -38,65 +35,12 @@ class SessionCluster:
     def __init__(
         self, spark: Any = None, slots: int = 2, configuration: Optional[Mapping[str, Any]] = None
     ):
-        self.slots = slots
-        self.configuration = Configuration(configuration or {})
+        super().__init__(slots, configuration)
         if spark is None:
             per_task = options.read(self.configuration, options.NUM_TASK_SLOTS)
             spark = session.get_or_create_context(-(-slots // per_task), self.configuration)
         self.spark = spark
         self._launcher = BarrierLauncher(spark, slots, self.configuration)
-        self._manager: Optional[JobManager] = None
-        self._lock = threading.Lock()
-        self._closed = False
 
-    def start(self) -> "SessionCluster":
-        """Launch the slots; returns at once."""
-        with self._lock:
-            assert not self._closed, "the cluster is closed"
-            if self._manager is None:
-                self._manager = JobManager(self._launcher, self.slots, self.configuration)
-                self._manager.start()
-        return self
-
-    def get_execution_environment(self, configuration: Optional[Mapping[str, Any]] = None) -> Any:
-        """A StreamExecutionEnvironment whose jobs run here; its default parallelism is the number of
-        slots unless a configuration sets another."""
-        from flinkish.datastream import StreamExecutionEnvironment
-
-        merged = self.configuration.copy()
-        merged.add_all(configuration or {})
-        if "parallelism.default" not in merged:
-            merged["parallelism.default"] = self.slots
-        return StreamExecutionEnvironment.get_execution_environment(
-            merged, spark=self.spark, cluster=self
-        )
-
-    def submit(
-        self, stream_graph: Any, configuration: Optional[Mapping[str, Any]] = None
-    ) -> JobClient:
-        """Start a job and return at once."""
-        runtime = prepare(stream_graph)
-        self.start()
-        return JobClient(self.job_manager.submit(runtime))
-
-    @property
-    def job_manager(self) -> JobManager:
-        assert self._manager is not None, "the cluster has not started"
-        return self._manager
-
-    def describe(self) -> dict:
-        """Jobs and slots as plain data."""
-        return self.job_manager.describe()
-
-    def close(self) -> None:
-        """Cancel what runs and give the cores back; the Spark session stays."""
-        with self._lock:
-            self._closed = True
-        if self._manager is not None:
-            self._manager.close()
-
-    def __enter__(self) -> "SessionCluster":
-        return self.start()
-
-    def __exit__(self, *exc_info: Any) -> None:
-        self.close()
+    def create_launcher(self) -> Launcher:
+        return self._launcher

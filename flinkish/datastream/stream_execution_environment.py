@@ -358,13 +358,21 @@ class StreamExecutionEnvironment:
         watermark_strategy: Optional[WatermarkStrategy] = None,
         source_name: str = "DataFrame",
         type_info: Optional[TypeInformation] = None,
+        *,
+        timestamp_column: Optional[str] = None,
+        staging_dir: Optional[str] = None,
     ) -> DataStream:
-        """The rows of a Spark DataFrame, as columns of a declared type where operators take columns,
-        else as Rows."""
+        """The rows of a bounded Spark DataFrame: columns where operators take columns, else Rows.
+
+        Args:
+            timestamp_column: the column that gives the event times.
+            staging_dir: a folder that driver and executors share, where they are not one machine.
+        """
         from spark_plugin.dataframe import dataframe_source
 
+        source = dataframe_source(df, timestamp_column, staging_dir)
         strategy = watermark_strategy or WatermarkStrategy.no_watermarks()
-        return self.from_source(dataframe_source(df), strategy, source_name, type_info)
+        return self.from_source(source, strategy, source_name, type_info)
 
     def socket_text_stream(
         self, host: str, port: int, delimiter: str = "\n", max_retries: int = 0
@@ -436,11 +444,11 @@ class StreamExecutionEnvironment:
                 "job starts anew",
                 stacklevel=3,
             )
-        if self._cluster is not None:
-            return self._cluster.submit(graph, self._configuration.copy())
         from flinkish.shell.executor import execute_async
 
-        return execute_async(graph, self._configuration.copy(), spark=self._spark)
+        return execute_async(
+            graph, self._configuration.copy(), spark=self._spark, cluster=self._cluster
+        )
 
     def get_execution_plan(self) -> str:
         """The program so far as JSON, in Flink's form."""

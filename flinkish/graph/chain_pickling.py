@@ -33,9 +33,16 @@ class _SparkObjectFound(Exception):
 
 
 class _Pickler(cloudpickle.Pickler):
-    """cloudpickle that stops at Spark's driver objects."""
+    """cloudpickle that stops at Spark's driver objects, and keeps the file name of code: newer versions
+    write "<dynamic-code>" instead, and then the user's traceback shows neither file nor line."""
 
     def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is types.CodeType:
+            make, arguments = self.dispatch_table[types.CodeType](obj)
+            return make, tuple(
+                obj.co_filename if isinstance(item, str) and item == "<dynamic-code>" else item
+                for item in arguments
+            )
         if _is_spark_object(obj):
             raise _SparkObjectFound(_type_name(obj))
         return super().reducer_override(obj)
@@ -90,10 +97,9 @@ def main_module_classes() -> bytes:
         if isinstance(value, type) and value.__module__ == "__main__"
     }
     try:
-        return cloudpickle.dumps(found, protocol=_PROTOCOL)
+        return _dumps(found)
     except Exception:
-        kept = {name: value for name, value in found.items() if _failure(value) is None}
-        return cloudpickle.dumps(kept, protocol=_PROTOCOL)
+        return _dumps({name: value for name, value in found.items() if _failure(value) is None})
 
 
 # ---- naming the culprit -------------------------------------------------------------------------

@@ -326,7 +326,7 @@ class ResourceManager:
         waiting, self.requests = self.requests, []
         for request in waiting:
             refusal = error or NotEnoughSlotsError(
-                f"could not get {request.count} slots",
+                f"could not get {count_of(request.count, 'slot')}",
                 where=f'job "{request.job_name}" ({request.job_id})',
                 why="the launch of the slots ended without an error",
                 do="look at the log of the Spark application",
@@ -340,9 +340,9 @@ class ResourceManager:
         self.job_names[event.job_id] = event.job_name
         if self.capacity is not None and event.count > self.capacity:
             error = NotEnoughSlotsError(
-                f"could not get {event.count} slots",
+                f"could not get {count_of(event.count, 'slot')}",
                 where=f'job "{event.job_name}" ({event.job_id})',
-                why=f"it needs {event.count} slots, the cluster has {self.capacity}",
+                why=f"it needs {count_of(event.count, 'slot')}, the cluster has {self.capacity}",
                 do="lower the parallelism, or start the cluster with more slots",
                 needed=event.count,
                 available=self.capacity,
@@ -438,7 +438,7 @@ class ResourceManager:
         for request in [request for request in self.requests if now_ms >= request.deadline_ms]:
             self.requests.remove(request)
             error = NotEnoughSlotsError(
-                f"could not get {request.count} slots in {now_ms - request.since_ms} ms",
+                f"could not get {count_of(request.count, 'slot')} in {now_ms - request.since_ms} ms",
                 where=f'job "{request.job_name}" ({request.job_id})',
                 why=self.describe_holders(request.job_id),
                 do="wait for the other jobs, start more slots, or raise slot.request.timeout",
@@ -474,7 +474,7 @@ class ResourceManager:
         ):
             if counts.get(state):
                 parts.append(f"{counts[state]} {words}")
-        text = f"the cluster has {len(self.slots)} slots"
+        text = f"the cluster has {count_of(len(self.slots), 'slot')}"
         if parts:
             text += ": " + ", ".join(parts)
         ahead = [request for request in self.requests if request.job_id != job_id]
@@ -521,3 +521,11 @@ class ResourceManager:
         if self.requests:
             free = sum(slot.state is SlotState.FREE for slot in self.slots.values())
             assert free < self.requests[0].count, "the first request could be served"
+
+
+def count_of(count: int, noun: str) -> str:
+    """
+    >>> count_of(1, "slot"), count_of(2, "slot")
+    ('1 slot', '2 slots')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

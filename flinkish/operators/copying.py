@@ -113,8 +113,8 @@ def _is_immutable(value: Any) -> bool:
         return True
     if cls is tuple or cls is frozenset:
         return _atoms_only(value)  # ends: only a part that can change can lead back to its owner
-    copier = _COPIERS[cls]  # decides about the type, and may add it to ATOMS
-    return cls in ATOMS or (copier in _JUDGING and copier(value) is value)
+    judge = _JUDGES.get(_COPIERS[cls])  # the look-up decides about the type, and may add it to ATOMS
+    return cls in ATOMS or (judge is not None and judge(value))
 
 
 def _freeze_tuple(value: tuple) -> tuple:
@@ -202,23 +202,23 @@ def _frozen_dataclass(cls: type) -> Callable[[Any], Any]:
     """A frozen dataclass is as fixed as its fields; an attribute beside the fields can change."""
     names = tuple(field.name for field in dataclasses.fields(cls))
 
-    def freeze_dataclass(value: Any) -> Any:
+    def is_fixed(value: Any) -> bool:
         attributes = getattr(value, "__dict__", None)
         if attributes is not None and len(attributes) > len(names):
-            return _round_trip(value)
-        for name in names:
-            try:
+            return False
+        try:
+            for name in names:
                 element = getattr(value, name)
-            except AttributeError:
-                return _round_trip(value)
-            try:
                 if type(element) not in ATOMS and not _is_immutable(element):
-                    return _round_trip(value)
-            except RecursionError:  # object.__setattr__ made it part of itself
-                return _round_trip(value)
-        return value
+                    return False
+        except (AttributeError, RecursionError):  # not initialised, or made part of itself
+            return False
+        return True
 
-    _JUDGING.add(freeze_dataclass)
+    def freeze_dataclass(value: Any) -> Any:
+        return value if is_fixed(value) else _round_trip(value)
+
+    _JUDGES[freeze_dataclass] = is_fixed
     return freeze_dataclass
 
 
@@ -237,7 +237,7 @@ def _is_atom_type(cls: type) -> bool:
         return True
     if issubclass(cls, np.generic) and module == "numpy":
         return cls is not np.void and cls is not np.object_
-    if module.startswith("pandas.") and cls.__name__ in _PANDAS_SCALARS:
+    if module.split(".")[0] == "pandas" and cls.__name__ in _PANDAS_SCALARS:
         return True
     if module in _PYARROW_MODULES:
         return cls.__name__ not in _PYARROW_MUTABLE
@@ -267,7 +267,7 @@ class _Copiers(dict):
             copier = _round_trip
         if len(self) > 10_000:  # classes made again and again must not pile up
             for known in [known for known in self if known not in _FIXED_COPIERS]:
-                _JUDGING.discard(self.pop(known))
+                _JUDGES.pop(self.pop(known), None)
                 ATOMS.discard(known)
         self[cls] = copier
         return copier
@@ -285,5 +285,9 @@ _FIXED_COPIERS = {
     OutputTag: _identity,  # not an atom: the inline test sorts out (tag, value) by it
     np.ndarray: _freeze_array,
 }
-_JUDGING = {_freeze_namedtuple, _identity}  # copiers that return the value itself when its parts are fixed
+#: For copiers that return the value itself when its parts are fixed: whether they are.
+_JUDGES: dict[Callable, Callable[[Any], bool]] = {
+    _freeze_namedtuple: _atoms_only,
+    _identity: lambda value: True,
+}
 _COPIERS = _Copiers(_FIXED_COPIERS)

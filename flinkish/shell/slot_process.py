@@ -45,8 +45,9 @@ from flinkish.messages.control import (
 )
 from flinkish.messages.deployment import ExecutionAttemptID, TaskFailure
 from flinkish.shell.clock import SystemClock
-from flinkish.shell.connections import ROLE_JOB_MANAGER, Connection, wait_connected
+from flinkish.shell.connections import ROLE_JOB_MANAGER, Connection
 from flinkish.shell.event_loop import EventLoop
+from flinkish.shell.finding import wait_connected
 from flinkish.shell.peer_connections import PeerConnections
 from flinkish.shell.process import (
     EXIT_INTERNAL_ERROR,

@@ -34,8 +34,9 @@ from flinkish.messages.control import (
     SupervisorHeartbeat,
 )
 from flinkish.messages.launch import SlotLaunch
-from flinkish.shell.connections import ROLE_JOB_MANAGER, Connection, wait_connected
+from flinkish.shell.connections import ROLE_JOB_MANAGER, Connection
 from flinkish.shell.event_loop import EventLoop, TimerHandle
+from flinkish.shell.finding import wait_connected
 from flinkish.shell.process import (
     EXIT_RELEASED,
     ProgressPage,
@@ -326,7 +327,7 @@ class Supervisor:
             detail += f"\n{text}"
         lived_ms = (time.monotonic_ns() - slot.started_ns) // 1_000_000
         log.log(
-            logging.INFO if status == EXIT_RELEASED else logging.WARNING,
+            logging.INFO if status == EXIT_RELEASED or self._reason is not None else logging.WARNING,
             "slot ended slot=%s pid=%d lived_ms=%d detail=%r",
             slot.slot_id,
             process.pid,

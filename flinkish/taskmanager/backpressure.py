@@ -40,13 +40,15 @@ class TaskTimes:
         self._rates = dict.fromkeys(RATE_NAMES, 0)
 
     def switch(self, state: int, now_ns: int) -> None:
-        """The time since the last call was spent in the state of then; from now on it is ``state``."""
+        """The time since the last call was spent in the state of then; from now on it is
+        ``state``."""
         self.total_ns[self.state] += now_ns - self._since_ns
         self._since_ns = now_ns
         self.state = state
 
     def rates(self, now_ns: int) -> dict[str, int]:
-        """Milliseconds per second in each state since the last call that was not too close before."""
+        """Milliseconds per second in each state since the last call that was not too close
+        before."""
         self.switch(self.state, now_ns)
         interval = now_ns - self._reported_at_ns
         if interval >= INTERVAL_NS_MIN:

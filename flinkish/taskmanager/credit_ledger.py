@@ -1,9 +1,9 @@
 """Credits of one channel: how many frames may still travel.
 
-A channel has a window of ``window`` frames.  Each end keeps a ledger of its own (a channel inside one slot
-shares one): the sender calls ``take`` for each frame that it sends and ``give_back`` for the
-credits that return; the receiver calls ``take`` for each frame that arrives and ``give_back`` for those
-that it has taken out of its queue.
+A channel has a window of ``window`` frames.  Each end keeps a ledger of its own (a channel inside
+one slot shares one): the sender calls ``take`` for each frame that it sends and ``give_back`` for
+the credits that return; the receiver calls ``take`` for each frame that arrives and ``give_back``
+for those that it has taken out of its queue.
 
 Invariants, between any two moves::
 

@@ -2,8 +2,8 @@
 
 Memory in flight is credits x frame size, so the size has to be bounded in bytes although
 credits count frames.  The size of a record is learned in two ways: from the payloads of the
-last frames, and before there is one (or where a channel never pickles, inside a slot) from a shallow
-look at one record a turn.  It rises at once and falls slowly.
+last frames, and before there is one (or where a channel never pickles, inside a slot) from a
+shallow look at one record a turn.  It rises at once and falls slowly.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ COLUMN_ROWS_MAX = 64 * 1024
 class FrameSizer:
     """Shared by the channels of one writer: their records are alike.
 
-    ``records``: rows at which an open buffer counts as full.  ``rows``: the same for column batches.
+    ``records``: rows at which an open buffer counts as full.  ``rows``: the same for column
+    batches.
 
     >>> sizer = FrameSizer(max_records=1024)
     >>> sizer.observe(frame_bytes=1_024_000, records=100); sizer.records
@@ -47,8 +48,8 @@ class FrameSizer:
     def sample(self, value: Any) -> None:
         """A record as it lies in an open buffer; counts only when it looks larger than is known."""
         looks = estimate_bytes(value)
-        # A tuple of four small fields takes 250 bytes as objects and 30 pickled: beside a measured size
-        # only what no way of counting explains says something new.
+        # A tuple of four small fields takes 250 bytes as objects and 30 pickled: beside a measured
+        # size only what no way of counting explains says something new.
         if not self._record_bytes or looks > 16 * self._record_bytes + 4096:
             self._record_bytes = looks / 4 if looks < 4096 else float(looks)
             self._resize()
@@ -61,12 +62,15 @@ class FrameSizer:
         self.rows = max(1, min(COLUMN_ROWS_MAX, int(FRAME_BYTES / self._row_bytes)))
 
     def _resize(self) -> None:
-        per_frame = int(FRAME_BYTES / self._record_bytes) if self._record_bytes else self.max_records
+        per_frame = (
+            int(FRAME_BYTES / self._record_bytes) if self._record_bytes else self.max_records
+        )
         self.records = max(1, min(self.max_records, per_frame))
 
 
 def estimate_bytes(value: Any) -> int:
-    """Size of ``value`` in memory, looking one level deep, at most 16 elements; about 1 microsecond."""
+    """Size of ``value`` in memory, looking one level deep, at most 16 elements; about 1
+    microsecond."""
     size = sys.getsizeof(value, 64)
     kind = type(value)
     if kind in (int, str, bytes, float, bool):

@@ -1,9 +1,9 @@
 """The receiving end of one channel: a queue of frames, bounded by credits.
 
-Moves: ``receive_frame`` (from a peer slot) and ``receive`` (from a subtask of the same slot) put an element
-behind the queue; ``take`` removes the first one, and the credit of a batch goes back.  Frames of a
-peer stay bytes until they are taken: that is compact, and a record that does not unpickle fails the task
-that wanted it.
+Moves: ``receive_frame`` (from a peer slot) and ``receive`` (from a subtask of the same slot) put
+an element behind the queue; ``take`` removes the first one, and the credit of a batch goes back.
+Frames of a peer stay bytes until they are taken: that is compact, and a record that does not
+unpickle fails the task that wanted it.
 
 Credits go back when half the window has been taken, so that a channel which moves one small
 frame at a time does not answer each with a message of its own; the sender keeps at least one.
@@ -25,8 +25,8 @@ SMALL_FRAME_BYTES = 8 * 1024
 
 
 class InputChannel:
-    """``gate``: has ``channel_ready(channel)``, called when this one is not ``listed`` there and has
-    something; a listed channel may be empty again (two statuses that undo each other).
+    """``gate``: has ``channel_ready(channel)``, called when this one is not ``listed`` there and
+    has something; a listed channel may be empty again (two statuses that undo each other).
 
     ``transport`` None: the sender is in the same slot and shares ``ledger``.
     """

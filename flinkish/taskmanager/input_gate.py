@@ -1,11 +1,11 @@
 """All channels of one input of a subtask, as one sequence of elements.
 
 A union is one gate over the channels of several edges.  Channels that have something wait in
-``ready`` and take turns, one element each.  Watermarks and statuses go through the valve, so what comes
-out is that of the input as a whole; EndOfInput comes out once, when every channel has ended.
+``ready`` and take turns, one element each.  Watermarks and statuses go through the valve, so what
+comes out is that of the input as a whole; EndOfInput comes out once, when every channel has ended.
 
-Small row batches that lie ready side by side are joined (up to 1,024 records): with a hundred
-senders that each flush one record, a batch costs 2 microseconds and a record in it 0.1.
+Small row batches that lie ready side by side are joined, up to 1,024 records: a batch of one costs a
+task about 20 microseconds, and with a hundred senders that each flush one there are many.
 """
 
 from __future__ import annotations

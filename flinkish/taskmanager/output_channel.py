@@ -6,12 +6,12 @@ What a channel holds, oldest first::
     open     ``values`` and ``timestamps`` (or ``columns``): where the chain appends
 
 Moves: the chain appends to the open lists; ``add_event`` seals them and puts the event behind;
-``pump`` sends from the front as long as there is credit: sealed batches, then the open lists when they
-are full (``sizer.records``) or the caller wants them out.  So a batch grows while downstream is
-busy, up to twice the full size; then ``room`` is 0 and the task takes no more records.
+``pump`` sends from the front as long as there is credit: sealed batches, then the open lists when
+they are full (``sizer.records``) or the caller wants them out.  So a batch grows while downstream
+is busy, up to twice the full size; then ``room`` is 0 and the task takes no more records.
 
-The open lists are one object for the life of the channel.  Sealing copies (a slice, 3 ns a record) or
-pickles, then clears, so that the bound ``append`` can be kept by memos and fused loops: an emit
+The open lists are one object for the life of the channel.  Sealing copies (a slice, 3 ns a record)
+or pickles, then clears, so that the bound ``append`` can be kept by memos and fused loops: an emit
 without a timestamp is ``memo[key](value)``.
 
 ``timestamps`` may be shorter than ``values``: what is missing at its end are records without a
@@ -28,6 +28,7 @@ from collections import deque
 from typing import Any, Optional
 
 import numpy as np
+import pyarrow as pa
 
 from flinkish.messages.elements import (
     Batch,
@@ -143,7 +144,8 @@ class OutputChannel(abc.ABC):
             self._seal()
 
     def align(self) -> None:
-        """Give each open record without a timestamp its None, so that both lists are equally long."""
+        """Give each open record without a timestamp its None, so that both lists are equally
+        long."""
         missing = len(self.values) - len(self.timestamps)
         if missing:
             self.timestamps += [None] * missing
@@ -395,8 +397,6 @@ def _same_layout(open_: tuple[Any, Any], columns: Any, timestamps: Any) -> bool:
 
 
 def _concatenate(parts: list[tuple[Any, Any]]) -> tuple[Any, Any]:
-    import pyarrow as pa
-
     columns = pa.concat_batches([columns for columns, _ in parts])
     if parts[0][1] is None:
         return columns, None

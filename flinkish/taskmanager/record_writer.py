@@ -1,13 +1,14 @@
 """Spreads the records of one output edge over its channels: one writer per partitioner.
 
 An emit appends to the open list of a channel and does nothing else; sealing and sending is the
-task's, between its slices (``pump``).  Measured for a keyed emit in a loop (CPython 3.11, memo warm, the
-empty loop taken off): 46 ns without a timestamp (``memo[key](value)``, the memo holds bound
-``append`` methods), 75 ns with one (the memo holds pairs of them; by way of the channel object it was 103).
+task's, between its slices (``pump``).  Measured for a keyed emit in a loop (CPython 3.11, memo
+warm, the empty loop taken off): 46 ns without a timestamp (``memo[key](value)``, the memo holds
+bound ``append`` methods), 75 ns with one (the memo holds pairs of them; by way of the channel
+object it was 103).
 
-``generate`` writes the same statements into a fused loop.  Whoever appends by the bound methods calls
-``prepare_rows`` or ``prepare_timed_rows`` first, and again after each suspension: open columns are sealed and
-the lists of a channel are equally long (see ``output_channel``).
+``generate`` writes the same statements into a fused loop.  Whoever appends by the bound methods
+calls ``prepare_rows`` or ``prepare_timed_rows`` first, and again after each suspension: open
+columns are sealed and the lists of a channel are equally long (see ``output_channel``).
 """
 
 from __future__ import annotations
@@ -34,13 +35,17 @@ from flinkish.taskmanager.frame_sizer import FrameSizer
 from flinkish.taskmanager.output_channel import OutputChannel
 
 SAMPLE_FROM_RECORDS = 32
-COLUMN_PIECE_ROWS = 256  # below, a batch is not cut any further (DESIGN.md, "two physical batch forms")
+COLUMN_PIECE_ROWS = (
+    256  # below, a batch is not cut any further (DESIGN.md, "two physical batch forms")
+)
 
 
 class ChannelWriter(output.RecordWriter):
     """What all writers share.  ``channels`` in the order of the consumers' subtask indices."""
 
-    def __init__(self, channels: list[OutputChannel], sizer: FrameSizer, buffer_timeout_ms: int = 100):
+    def __init__(
+        self, channels: list[OutputChannel], sizer: FrameSizer, buffer_timeout_ms: int = 100
+    ):
         assert channels
         self.channels = channels
         self.sizer = sizer
@@ -58,6 +63,11 @@ class ChannelWriter(output.RecordWriter):
         if self._stuck or self._has_columns:
             return min([channel.room for channel in self.channels])
         return 2 * self.sizer.records - max(map(len, self._lists))
+
+    @property
+    def frame_records(self) -> int:
+        """Records that make a full frame; with no more room than that, one channel has one."""
+        return self.sizer.rows if self._has_columns else self.sizer.records
 
     def prepare_rows(self) -> None:
         """Before a loop that appends values."""
@@ -100,10 +110,13 @@ class ChannelWriter(output.RecordWriter):
 
     def _prepare_in(self, code: Any, timestamp: Optional[str]) -> None:
         name = code.bind("writer", self)
-        code.before(f"{name}.prepare_rows()" if timestamp is None else f"{name}.prepare_timed_rows()")
+        code.before(
+            f"{name}.prepare_rows()" if timestamp is None else f"{name}.prepare_timed_rows()"
+        )
 
     def _emit_columns_by(self, columns: Any, timestamps: Any, targets: np.ndarray) -> None:
-        """Rows of ``columns`` to the channels numbered in ``targets``; one ``take``, then slices."""
+        """Rows of ``columns`` to the channels numbered in ``targets``; one ``take``, then
+        slices."""
         self._has_columns = True
         counts = np.bincount(targets, minlength=len(self.channels))
         if counts.max() == len(targets):
@@ -160,7 +173,10 @@ class ChannelWriter(output.RecordWriter):
 
     @property
     def is_empty(self) -> bool:
-        return all([channel.is_empty for channel in self.channels])
+        for channel in self.channels:
+            if channel.values or channel.queue or channel.columns:
+                return False
+        return True
 
     @property
     def records_out(self) -> int:
@@ -220,7 +236,8 @@ class RoundRobinWriter(ChannelWriter):
         self._next_channel().emit(value, timestamp)
 
     def emit_batch(self, values: list, timestamps: Optional[list]) -> None:
-        # Channel j from here gets every n-th value: slices instead of a loop (15 against 60 ns a record).
+        # Channel j from here gets every n-th value: slices instead of a loop (15 against 60 ns a
+        # record).
         next_channel, step = self._next_channel, len(self.channels)
         for start in range(step):
             times = None if timestamps is None else timestamps[start::step]
@@ -295,8 +312,8 @@ class BroadcastWriter(ChannelWriter):
     """Every record to every channel.
 
     Receivers in this slot get the objects themselves, so each of them gets a copy of its own
-    (``freeze``), except the first when no other slot takes part: what is to be pickled later must not be
-    an object that a receiver here can change.
+    (``freeze``), except the first when no other slot takes part: what is to be pickled later must
+    not be an object that a receiver here can change.
     """
 
     def __init__(self, channels, sizer, freeze: Callable[[Any], Any], buffer_timeout_ms: int = 100):
@@ -317,6 +334,9 @@ class BroadcastWriter(ChannelWriter):
 
     def emit_columns(self, columns: Any, timestamps: Any) -> None:
         self._has_columns = True
+        if timestamps is not None:  # Arrow's own arrays cannot change
+            timestamps = timestamps.view()
+            timestamps.flags.writeable = False
         for channel in self.channels:
             channel.add_columns(columns, timestamps)
 
@@ -352,7 +372,10 @@ class CustomWriter(ChannelWriter):
 
         def channel_of(value: Any) -> OutputChannel:
             index = partition(select(value), count)
-            if not (isinstance(index, int) or hasattr(index, "__index__")) or not 0 <= index < count:
+            if (
+                not (isinstance(index, int) or hasattr(index, "__index__"))
+                or not 0 <= index < count
+            ):
                 raise UserError(
                     f"custom partitioner returned {index!r}",
                     why=f"it must be an int from 0 to {count - 1}: there are {count} channels",
@@ -396,8 +419,8 @@ class CustomWriter(ChannelWriter):
 class KeyGroupWriter(ChannelWriter):
     """The channel of the subtask that owns the key group of the key.
 
-    A key that is not hashable (a list) makes the memo raise; ``compute`` then refuses or accepts it in
-    the words of ``state.key_groups``.
+    A key that is not hashable (a list) makes the memo raise; ``compute`` then refuses or accepts
+    it in the words of ``state.key_groups``.
     """
 
     def __init__(
@@ -427,9 +450,7 @@ class KeyGroupWriter(ChannelWriter):
 
     def _channel_of(self, canonical: Any) -> OutputChannel:
         group = self._group_of(canonical)
-        return self.channels[
-            subtask_for_key_group(group, self.max_parallelism, len(self.channels))
-        ]
+        return self.channels[subtask_for_key_group(group, self.max_parallelism, len(self.channels))]
 
     def _append_pair(self, canonical: Any) -> tuple[Callable, Callable]:
         channel = self._channel_of(canonical)

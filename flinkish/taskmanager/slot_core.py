@@ -5,20 +5,19 @@ A slot runs one attempt of one job at a time::
     empty --deploy--> deployed --start--> running --(all subtasks over)--> over --dispose--> empty
                           \\________________cancel________________/
 
-The core owns no thread and no socket.  The shell calls ``on_frame`` and the other ``on_…`` methods with
-what arrived, then ``run_round`` until that returns False, then waits for a descriptor, a frame or the
-next deadline.
+The core owns no thread and no socket.  The shell calls ``on_frame`` and the other ``on_…`` methods
+with what arrived, then ``run_round`` until that returns False, then waits for a descriptor, a
+frame or the next deadline.
 
-Subtasks of one slot feed each other by hand-over.  None of them blocks, so no order of turns can lock them
-up; the order is that of the records' way, so that a record that meets an idle slot is through all of its
-subtasks, and on its way to the next slot, in one round.
+Subtasks of one slot feed each other by hand-over.  None of them blocks, so no order of turns can
+lock them up; the order is that of the records' way, so that a record that meets an idle slot is
+through all of its subtasks, and on its way to the next slot, in one round.
 """
 
 from __future__ import annotations
 
 import pickle
 import random
-import time
 import traceback
 from typing import Any, Callable, Optional
 
@@ -33,7 +32,6 @@ from flinkish.messages.deployment import (
 )
 from flinkish.operators.output import TaskEnvironment
 from flinkish.taskmanager import wire
-from flinkish.taskmanager.backpressure import BACKPRESSURED
 from flinkish.taskmanager.credit_ledger import CreditLedger
 from flinkish.taskmanager.frame_sizer import FrameSizer
 from flinkish.taskmanager.input_channel import InputChannel
@@ -62,8 +60,8 @@ class SlotCore:
         transport: ``send(peer_slot, kind, channel_id, buffers)`` and ``pending_bytes(peer_slot)``.
         listener: ``task_state_changed(execution, state, failure)``, ``operator_event(event)`` and
             ``wakeup()``, which any thread may call.
+        clock_ns: measures turns, monotonic.
         rng_seed: for partitioners that draw lots.
-        clock_ns: measures turns.
         chain_factory: makes a chain from (spec, environment, writers, fused);
             ``operators.chain.OperatorChain`` when None.
     """
@@ -75,8 +73,9 @@ class SlotCore:
         now_ms: Callable[[], int],
         transport: Any,
         listener: Any,
+        *,
+        clock_ns: Callable[[], int],
         rng_seed: int = 0,
-        clock_ns: Callable[[], int] = time.perf_counter_ns,
         chain_factory: Optional[ChainFactory] = None,
     ):
         self.slot_id = slot_id
@@ -95,7 +94,7 @@ class SlotCore:
         self._outputs: dict[int, OutputChannel] = {}
         self._input_tasks: dict[int, ExecutionAttemptID] = {}
         self._output_tasks: dict[int, ExecutionAttemptID] = {}
-        self._job_id = ""
+        self._wanting = 0  # subtasks that wanted to go on after the last round
 
     # ---- life of an attempt ---------------------------------------------------------------------
 
@@ -108,7 +107,6 @@ class SlotCore:
             Whether all could be built; for those that could not, FAILED has been reported.
         """
         assert not self.tasks and not self._inputs, f"slot {self.slot_id} is in use"
-        self._job_id = deploy.job_id
         gates = {task.execution: self._build_gates(task, deploy) for task in deploy.tasks}
         good = True
         for descriptor in deploy.tasks:
@@ -208,15 +206,17 @@ class SlotCore:
         Returns:
             Whether there is more to do at once.
         """
-        order = self._order
-        running = [task for task in order if task.state == "RUNNING"]
-        wanting = sum([task.wants_turn() for task in running])
-        budget_ns = max(TURN_NS_MIN, min(TURN_NS, ROUND_NS // max(1, wanting)))
+        budget_ns = max(TURN_NS_MIN, min(TURN_NS, ROUND_NS // max(1, self._wanting)))
+        running = [task for task in self._order if task.state == "RUNNING"]
         for task in running:
-            task.run_turn(budget_ns)
+            if task.needs_turn():
+                task.run_turn(budget_ns)
+        self._wanting = 0
         for task in running:
-            task.move_outputs()
-        return any([task.wants_turn() for task in running])
+            if task.state == "RUNNING":
+                task.move_outputs()
+                self._wanting += task.wants_turn()
+        return self._wanting > 0
 
     def next_deadline_ms(self) -> Optional[int]:
         """Processing time at which a round is due although nothing arrives."""
@@ -241,10 +241,10 @@ class SlotCore:
         return {str(task.execution): task.metrics() for task in self._order}
 
     def _waits_for_socket(self) -> bool:
-        """Whether records wait only because a connection holds too many bytes: the shell may not call
-        when it has drained, so a deadline makes sure."""
+        """Whether records wait only because a connection holds too many bytes: the shell may not
+        call when it has drained, so a deadline makes sure."""
         for task in self._order:
-            if task.state == "RUNNING" and task.times.state == BACKPRESSURED:
+            if task.state == "RUNNING" and task.waits_to_send:
                 for writer in task.writers:
                     for channel in writer.channels:
                         if not channel.is_empty and channel.waits_for_socket:
@@ -253,7 +253,9 @@ class SlotCore:
 
     # ---- building -------------------------------------------------------------------------------
 
-    def _build_gates(self, descriptor: TaskDeploymentDescriptor, deploy: DeployTasks) -> list[InputGate]:
+    def _build_gates(
+        self, descriptor: TaskDeploymentDescriptor, deploy: DeployTasks
+    ) -> list[InputGate]:
         gates: dict[int, InputGate] = {}
         for input_ in descriptor.inputs:
             gate = gates.get(input_.input_index)
@@ -335,7 +337,12 @@ class SlotCore:
             if end.peer_slot == self.slot_id:
                 receiver = self._inputs[end.channel_id]
                 channel = LocalOutputChannel(
-                    end.channel_id, end.peer_subtask, end.peer_slot, receiver.ledger, sizer, receiver
+                    end.channel_id,
+                    end.peer_subtask,
+                    end.peer_slot,
+                    receiver.ledger,
+                    sizer,
+                    receiver,
                 )
             else:
                 channel = RemoteOutputChannel(
@@ -383,7 +390,8 @@ class SlotCore:
             wakeup=self.listener.wakeup,
             object_reuse=options.read(configuration, options.PIPELINE_OBJECT_REUSE),
             state_backend=options.read(configuration, options.STATE_BACKEND),
-            job_parameters=options.read(configuration, options.PIPELINE_GLOBAL_JOB_PARAMETERS) or {},
+            job_parameters=options.read(configuration, options.PIPELINE_GLOBAL_JOB_PARAMETERS)
+            or {},
         )
 
     def _in_order_of_flow(self, descriptors: tuple[TaskDeploymentDescriptor, ...]) -> list[Task]:

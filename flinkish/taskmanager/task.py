@@ -2,15 +2,17 @@
 
 States of the work inside RUNNING, and what a step of a turn does::
 
-    suspended   a generator of the chain has yielded: resume it, nothing else of the chain is called
+    suspended   a generator of the chain has yielded: resume it; of the chain nothing else is called
+                meanwhile but the handlers of coordinators' events, which emit nothing
     batch       a batch is partly processed: take its next slice
-    open        take a due timer, an operator event, the next element of a gate, or poll the source
+    open        take a due timer, the next element of a gate, or poll the source
     draining    all input has ended and the chain has finished: wait until the outputs are sent
 
 A step is taken only while every writer and every sink has room, otherwise the subtask is
-backpressured.  Without input it is idle: then the sinks are flushed and all open buffers sent.  A turn
-ends after about ``budget_ns``; a slice holds as many records as the measured cost per record allows.
-Where the chain cannot suspend by itself, a slice is also bounded by the room of the writers.
+backpressured.  Without input it is idle: then the sinks are flushed and all open buffers sent.  A
+turn ends after about ``budget_ns``; a slice holds as many records as the measured cost per record
+allows.  Where the chain cannot suspend by itself, a slice is also bounded by the room of the
+writers.
 
 Nothing here waits, and nothing here reads a clock that was not passed in.
 """
@@ -74,7 +76,7 @@ class Task:
         writers: Sequence[ChannelWriter],
         now_ms: Callable[[], int],
         clock_ns: Callable[[], int],
-        on_state: Callable[["Task", str, Optional[FlinkishError]], None],
+        on_state: Callable[[Task, str, Optional[FlinkishError]], None],
     ):
         self.descriptor = descriptor
         self.execution = descriptor.execution
@@ -97,6 +99,7 @@ class Task:
         self._draining = False
         self._next_gate = 0
         self._dirty = False  # has worked since it was idle last
+        self._unsent = False  # flushed, and something could not leave
 
         self._cost_ns = 1_000.0  # of a record; the limit below is what counts at first
         self._column_cost_ns = 50.0
@@ -116,8 +119,8 @@ class Task:
 
     @property
     def name(self) -> str:
-        descriptor = self.descriptor
-        return f"{descriptor.task_name} ({descriptor.execution.subtask_index + 1}/{descriptor.parallelism})"
+        subtask = f"{self.execution.subtask_index + 1}/{self.descriptor.parallelism}"
+        return f"{self.descriptor.task_name} ({subtask})"
 
     @property
     def is_over(self) -> bool:
@@ -232,10 +235,10 @@ class Task:
                         self._learn_cost()
                 if outcome is _WORKED:
                     worked = self._dirty = True
-                    now_ms = self.now_ms()
-                    for writer in self.writers:
-                        writer.pump_busy(now_ms)
                     if now >= last_start:
+                        now_ms = self.now_ms()
+                        for writer in self.writers:
+                            writer.pump_busy(now_ms)
                         break
                 elif outcome is _BLOCKED:
                     self._flush_writers()
@@ -268,6 +271,10 @@ class Task:
         return outcome is _WORKED
 
     def _step(self, left_ns: int) -> int:
+        # Also while the chain is suspended or has no room: it may be this event that makes room (the
+        # coordinator of a sink has acknowledged).  Handlers emit nothing.
+        while self._operator_events:
+            self.chain.handle_operator_event(*self._operator_events.popleft())
         if self._draining:
             return _ENDED
         if not self._has_room():
@@ -275,8 +282,6 @@ class Task:
         if self._suspended is not None:
             self._resume()
             return _WORKED
-        while self._operator_events:
-            self.chain.handle_operator_event(*self._operator_events.popleft())
         due = self.chain.next_processing_time()
         if due is not None:
             now_ms = self.now_ms()
@@ -294,9 +299,12 @@ class Task:
         return _WORKED
 
     def _has_room(self) -> bool:
-        room = SLICE_RECORDS_MAX
+        room = POLL_ROWS_MAX
         for writer in self.writers:
             writer_room = writer.room
+            if writer_room <= writer.frame_records:  # so one of its buffers is full
+                writer.pump(flush=False)
+                writer_room = writer.room
             if writer_room < room:
                 room = writer_room
         self._room = room
@@ -447,12 +455,15 @@ class Task:
     # ---- output ---------------------------------------------------------------------------------
 
     def _flush_writers(self) -> None:
+        self._unsent = False
         for writer in self.writers:
             writer.pump(flush=True)
+            if not writer.is_empty:
+                self._unsent = True
 
     def move_outputs(self) -> None:
         """Between turns: what credits allow now, also of a subtask that has stopped."""
-        if self.state == "RUNNING" and (self.times.state != BUSY or not self._has_room()):
+        if self._unsent if self.times.state != BUSY else not self._has_room():
             self._flush_writers()
 
     def _finish(self) -> None:
@@ -470,20 +481,28 @@ class Task:
 
     # ---- what the slot asks ---------------------------------------------------------------------
 
+    def needs_turn(self) -> bool:
+        """Whether a turn may do something: all but an idle subtask to which nothing has come."""
+        if self.times.state != IDLE or self.source is not None or self._operator_events:
+            return True
+        return self._has_work()
+
     def wants_turn(self) -> bool:
-        """Whether a turn now would do something."""
-        if self.state != "RUNNING":
-            return False
+        """Whether a turn now would go on with something."""
+        if self._operator_events:
+            return True
         if self._draining:
-            return all([writer.is_empty for writer in self.writers])
-        if not self._has_room():
-            return False
-        if self._suspended is not None or self._batch is not None or self._operator_events:
+            return not self._unsent or all([writer.is_empty for writer in self.writers])
+        return self._has_work() and self._has_room()
+
+    def _has_work(self) -> bool:
+        if self._suspended is not None or self._batch is not None:
             return True
         if self._source_queue or self._source_status is not InputStatus.NOTHING_AVAILABLE:
             return True
-        if any([gate.has_input for gate in self.gates]):
-            return True
+        for gate in self.gates:
+            if gate.has_input:
+                return True
         due = self.chain.next_processing_time()
         return due is not None and due <= self.now_ms()
 
@@ -495,6 +514,11 @@ class Task:
             and not self._draining
             and self.times.state == IDLE
         )
+
+    @property
+    def waits_to_send(self) -> bool:
+        """Whether records that could go wait for credit or for a connection."""
+        return self._unsent or self.times.state == BACKPRESSURED
 
     def next_deadline_ms(self) -> Optional[int]:
         """When a turn is due although nothing arrives, as processing time."""

@@ -3,7 +3,7 @@
 Each channel is active or idle, and aligned or not::
 
     active, aligned      takes part in the minimum
-    active, not aligned  was idle and its watermark is still behind the output: does not hold it back
+    active, not aligned  was idle, and is still behind the output, which it does not hold back
     idle                 takes no part
     finished             has sent the last watermark (MAX): takes no part, and never comes back
 
@@ -11,10 +11,10 @@ Moves and output:
 
 - the output watermark is the minimum over the aligned channels; it never goes back;
 - a channel that becomes idle may let the minimum rise;
-- when the last one becomes idle, the largest watermark of all is put out, then IDLE, so that the order in
-  which they became idle does not matter;
-- a channel that becomes active again is aligned at once when its watermark has reached the output, and
-  the minimum is taken anew, behind the ACTIVE status;
+- when the last one becomes idle, the largest watermark of all is put out, then IDLE, so that the
+  order in which they became idle does not matter;
+- a channel that becomes active again is aligned at once when its watermark has reached the output,
+  and the minimum is taken anew, behind the ACTIVE status;
 - MAX is put out only when every channel has finished.  A finished channel beside an idle one must
   not carry event time to its end, or all that the idle one sends later would be late.
 
@@ -54,7 +54,8 @@ class WatermarkValve:
         self.output_idle = False
 
     def watermark(self, channel: int, timestamp: int) -> list[Watermark | WatermarkStatus]:
-        """A watermark of ``channel``; one at or below its last, or of an idle channel, has no effect."""
+        """A watermark of ``channel``; one at or below its last, or of an idle channel, has no
+        effect."""
         if timestamp >= MAX_WATERMARK_MS:
             return self.finish(channel)
         if self._idle[channel] or self._finished[channel] or timestamp <= self._watermarks[channel]:
@@ -118,7 +119,9 @@ class WatermarkValve:
 
     def _raise_to_minimum(self) -> list[Watermark | WatermarkStatus]:
         aligned = [
-            watermark for watermark, is_aligned in zip(self._watermarks, self._aligned) if is_aligned
+            watermark
+            for watermark, is_aligned in zip(self._watermarks, self._aligned)
+            if is_aligned
         ]
         if not aligned:
             return []

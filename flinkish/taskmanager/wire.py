@@ -14,9 +14,10 @@ A frame is ``(kind, channel_id, payload)``; the connection adds the header.  Pay
     EVENT    1 byte code, then its fields
     CREDIT   uint32 count
 
-The list goes as one pickle: 8-10 M records/s each way, where one pickle a record makes 0.7 M.  The Arrow
-schema travels once a channel (a stream of its own for each batch of 1,024 rows costs 15 microseconds more to
-write and 13 to read).
+The list goes as one pickle.  Measured for (str, int, float) on a shared machine: 165 ns a record to
+write and 210 to read in batches of 1,024, 940 and 1,900 in batches of one; timestamps add 75 and
+60.  The Arrow schema travels once a channel (a stream of its own for each batch of 1,024 rows costs
+15 microseconds more to write and 13 to read).
 
 Nothing here is called for bytes of a peer that has not proved the job's secret.
 """
@@ -30,6 +31,7 @@ from array import array
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from flinkish.errors import InternalError, UserError
 from flinkish.messages.elements import (
@@ -161,9 +163,8 @@ class ColumnDecoder:
         self._schema = None
 
     def decode(self, payload: bytes | memoryview) -> ColumnBatch:
-        """The batch of a COLUMNS frame; its columns look into ``payload``, which must not change."""
-        import pyarrow as pa
-
+        """The batch of a COLUMNS frame; its columns look into ``payload``, which must not
+        change."""
         view = memoryview(payload)
         form, at, times = view[0], 1, None
         if form & 1:
@@ -182,14 +183,10 @@ class ColumnDecoder:
             at += size
         elif form != _BATCH or self._schema is None:
             raise InternalError("could not read a frame of columns", why=f"unexpected form {form}")
-        return ColumnBatch(
-            pa.ipc.read_record_batch(pa.py_buffer(view[at:]), self._schema), times
-        )
+        return ColumnBatch(pa.ipc.read_record_batch(pa.py_buffer(view[at:]), self._schema), times)
 
 
 def _ipc_stream(columns: Any) -> memoryview:
-    import pyarrow as pa
-
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, columns.schema) as writer:
         writer.write_batch(columns)
@@ -212,8 +209,6 @@ _DICTIONARY_SCHEMAS: dict[int, tuple[Any, bool]] = {}
 
 
 def _is_dictionary(type_: Any) -> bool:
-    import pyarrow as pa
-
     if pa.types.is_dictionary(type_):
         return True
     return any(_is_dictionary(type_.field(i).type) for i in range(type_.num_fields))

@@ -1,7 +1,7 @@
 """A chain without operators, for tests of the data plane alone: `ScriptedChain`.
 
-It stands in for ``operators.chain.OperatorChain``.  What it does with a record is a plain function in
-its `ChainScript`; what it saw goes to a `ScriptLog`, by task::
+It stands in for ``operators.chain.OperatorChain``.  What it does with a record is a plain function
+in its `ChainScript`; what it saw goes to a `ScriptLog`, by task::
 
     log = ScriptLog()
     slots = SimulatedSlots(seed, ["a", "b"], chain_factory=log.chain)
@@ -47,8 +47,8 @@ class ChainScript:
 
 
 class ScriptLog:
-    """What the chains of one test saw: ``seen[task_name, subtask]`` holds (kind, input, value, timestamp);
-    ``chains`` the chains themselves."""
+    """What the chains of one test saw: ``seen[task_name, subtask]`` holds (kind, input, value,
+    timestamp); ``chains`` the chains themselves."""
 
     def __init__(self) -> None:
         self.seen: dict[tuple[str, int], list[tuple[str, int, Any, Any]]] = defaultdict(list)
@@ -60,7 +60,7 @@ class ScriptLog:
         environment: TaskEnvironment,
         writers: dict[int, RecordWriter],
         fused: bool = True,
-    ) -> "ScriptedChain":
+    ) -> ScriptedChain:
         """The ``chain_factory`` of a slot."""
         chain = ScriptedChain(spec, environment, writers, self)
         self.chains[chain.key] = chain

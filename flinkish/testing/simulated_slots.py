@@ -172,7 +172,7 @@ class SimulatedSlots:
         buffer = bytearray(payload)
         self.slots[target].on_frame(source, kind, channel_id, memoryview(buffer))
         buffer[:] = bytes(len(buffer))
-        self.more[target] = self.more[source] = True
+        self.more[target] = True
 
     def run_until_quiet(self, steps_max: int = 1_000_000, check_every: int = 50) -> int:
         """Step until nothing moves, also when time passes; returns the steps taken."""
@@ -181,7 +181,9 @@ class SimulatedSlots:
                 self.check()
             if not self.step():
                 deadlines = [slot.next_deadline_ms() for slot in self.slots.values()]
-                due = min([deadline for deadline in deadlines if deadline is not None], default=None)
+                due = min(
+                    [deadline for deadline in deadlines if deadline is not None], default=None
+                )
                 if due is None or all(slot.is_over for slot in self.slots.values()):
                     self.check()
                     return count
@@ -193,7 +195,7 @@ class SimulatedSlots:
         """Assert what holds between any two moves, for every channel of every slot."""
         in_flight: Counter[int] = Counter()
         for frames in self.network.pairs.values():
-            for kind, channel_id, payload in frames:
+            for kind, channel_id, _ in frames:
                 if kind in (wire.ROWS, wire.COLUMNS):
                     in_flight[channel_id] += 1
         for slot in self.slots.values():

@@ -43,6 +43,7 @@ from flinkish.graph.execution_graph import build_deployments, pickle_chains
 from flinkish.graph.job_graph_generator import create_job_graph
 from flinkish.messages.control import DeployTasks, OperatorEvent, SourceAddSplits
 from flinkish.messages.elements import Watermark, WatermarkStatus
+from flinkish.operators.chain import OperatorChain
 from flinkish.taskmanager.slot_core import SlotCore
 from flinkish.testing.manual_clock import ManualClock
 
@@ -196,6 +197,7 @@ class StreamTestHarness:
             clock_ns=lambda: 0,  # slices by count alone, so that each run is the same
             transport=_NoTransport(),
             listener=self,
+            chain_factory=self._create_chain,
         )
         self._core.deploy(
             DeployTasks(
@@ -220,6 +222,13 @@ class StreamTestHarness:
                 event = OperatorEvent(task.execution, head.operator_id, SourceAddSplits(splits))
                 self._core.on_operator_event(event)
         self._run()
+
+    def _create_chain(self, spec, environment, writers, fused) -> OperatorChain:
+        environment.collect_side_output = self._collect_side_output
+        return OperatorChain(spec, environment, writers, fused)
+
+    def _collect_side_output(self, tag_id: str, value: Any, timestamp: Optional[int]) -> None:
+        self._side_outputs.setdefault(tag_id, []).append(StreamRecord(value, timestamp))
 
     def _feed(self, input: int, *elements: Any) -> None:
         if self._closed:
@@ -252,9 +261,6 @@ class StreamTestHarness:
 
     def wakeup(self) -> None:
         """The test's own thread runs the slot, after each thing that it feeds."""
-
-    def collect_side_output(self, tag_id: str, value: Any, timestamp: Optional[int]) -> None:
-        self._side_outputs.setdefault(tag_id, []).append(StreamRecord(value, timestamp))
 
 
 def _positional_parameters(build: Callable[..., Any]) -> int:

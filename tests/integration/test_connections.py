@@ -1,6 +1,5 @@
 """Authenticated connections over real sockets: good peers, and everything else that may knock."""
 
-import logging
 import os
 import pickle
 import socket
@@ -10,8 +9,9 @@ import time
 import pytest
 
 from flinkish.errors import AuthenticationError, ConnectionLostError, InternalError
-from flinkish.shell.connections import ROLE_JOB_MANAGER, ROLE_SLOT, Connection, Listener, connect, wait_connected
+from flinkish.shell.connections import ROLE_JOB_MANAGER, ROLE_SLOT, Connection, Listener, connect
 from flinkish.shell.event_loop import EventLoop
+from flinkish.shell.finding import wait_connected
 from flinkish.shell.framing import header
 from flinkish.shell.handshake import KIND_HELLO, KIND_PROOF, Handshake
 from flinkish.shell.process import SlotSocketPath

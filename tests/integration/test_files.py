@@ -123,6 +123,7 @@ def test_empty_result_can_be_read(env, tmp_path):
 
 
 def test_text_sink_writes_lines(env, tmp_path):
+    env.set_parallelism(1)
     env.from_collection(["a", "b", "c"]).sink_to(FileSink.for_row_format(tmp_path / "out").build())
     env.execute()
     (path,) = (tmp_path / "out").iterdir()
@@ -204,6 +205,8 @@ def test_a_source_function_runs_on_its_thread(env):
 
 
 def test_closing_the_iterator_cancels_an_endless_job(env):
+    env.set_parallelism(1)
+
     def endless():
         n = 0
         while True:

@@ -4,11 +4,11 @@ import os
 import signal
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 from flinkish.common.job_status import JobStatus
+from flinkish.connectors.discarding import DiscardingSink
 from flinkish.connectors.spi import (
     Boundedness,
     InputStatus,
@@ -17,13 +17,11 @@ from flinkish.connectors.spi import (
     SourceSplit,
     SplitEnumerator,
 )
-from flinkish.datastream import StreamExecutionEnvironment
 from flinkish.datastream.functions import KeyedProcessFunction, RuntimeContext
 from flinkish.datastream.state import ValueStateDescriptor
 from flinkish.common.typeinfo import Types
 from flinkish.common.watermark_strategy import WatermarkStrategy
 from flinkish.errors import (
-    InvalidJobError,
     JobCancelledError,
     NotEnoughSlotsError,
     SlotLostError,
@@ -172,8 +170,6 @@ def test_a_user_exception_shows_the_users_traceback_first_and_the_cluster_goes_o
 def test_a_running_job_is_cancelled_and_its_slots_come_back(cluster):
     env = cluster.get_execution_environment()
     stream = endless(env).map(lambda n: n + 1).rebalance().map(lambda n: n + 1)
-    from flinkish.connectors.discarding import DiscardingSink
-
     stream.sink_to(DiscardingSink())
     client = env.execute_async("endless")
     wait_until(lambda: any(m.get("numRecordsIn") for m in client.get_metrics().values()))
@@ -185,8 +181,6 @@ def test_a_running_job_is_cancelled_and_its_slots_come_back(cluster):
 
 
 def test_a_slot_process_that_is_killed_fails_the_job_and_is_replaced(cluster):
-    from flinkish.connectors.discarding import DiscardingSink
-
     env = cluster.get_execution_environment()
     endless(env).rebalance().map(lambda n: n).sink_to(DiscardingSink())
     client = env.execute_async()
@@ -224,44 +218,3 @@ def test_an_enumerator_that_fails_in_the_driver_fails_the_job(cluster):
     env.from_source(Broken(), WatermarkStrategy.no_watermarks(), "broken").print()
     with pytest.raises(UserFunctionError, match="there is no such folder"):
         env.execute()
-
-
-def test_the_mini_cluster_target_runs_a_job_in_slots_of_its_own_and_leaves_nothing(tmp_path):
-    before = leftovers()
-    env = StreamExecutionEnvironment.get_execution_environment(
-        {"execution.target": "mini-cluster", "parallelism.default": 2}
-    )
-    assert len(collect(word_count(env))) == 12
-    wait_until(lambda: leftovers() == before)
-
-
-def test_a_closed_cluster_leaves_no_process_thread_socket_or_folder_and_takes_no_job():
-    before = leftovers()
-    cluster = MiniCluster(slots=2)
-    env = cluster.get_execution_environment()
-    assert len(collect(word_count(env))) == 12
-    endless(env).print()
-    client = env.execute_async()
-    cluster.close()
-    assert leftovers() == before
-    with pytest.raises(JobCancelledError):
-        client.wait()
-    env.from_collection([1]).print()
-    with pytest.raises(InvalidJobError, match="closed"):
-        env.execute()
-
-
-def leftovers():
-    """Children, threads, open sockets of this process, and temporary folders of flinkish."""
-    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    for task in Path(f"/proc/{os.getpid()}/task").iterdir():
-        children += (task / "children").read_text().split()
-    names = sorted(thread.name for thread in threading.enumerate() if "flinkish" in thread.name)
-    sockets = 0
-    for descriptor in Path(f"/proc/{os.getpid()}/fd").iterdir():
-        try:
-            sockets += os.readlink(descriptor).startswith(("socket:", "anon_inode:"))
-        except FileNotFoundError:
-            continue
-    folders = sorted(path.name for path in Path("/tmp").glob("flinkish*"))
-    return sorted(set(children)), names, sockets, folders

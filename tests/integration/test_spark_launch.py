@@ -142,7 +142,7 @@ def test_a_cancelled_job_gives_the_cores_back(spark_of_tests):
     endless_job = endless(environment(context, 2))
     endless_job.print()
     client = endless_job.environment.execute_async("endless")
-    client.cancel().result(60)
+    client.cancel().result(60_000)
     assert client.status is JobStatus.CANCELED
     assert context.parallelize(range(10), 2).sum() == 45
 

@@ -41,7 +41,11 @@ def test_a_watermark_between_two_statuses_is_not_lost():
 
 
 def test_the_latency_marker_that_waited_longest_stays():
-    first, second, other = LatencyMarker(1, "op", 0), LatencyMarker(2, "op", 0), LatencyMarker(2, "op", 1)
+    first, second, other = (
+        LatencyMarker(1, "op", 0),
+        LatencyMarker(2, "op", 0),
+        LatencyMarker(2, "op", 1),
+    )
     assert queued(first, second, other, Watermark(1), second) == [first, other, Watermark(1)]
 
 

@@ -177,9 +177,9 @@ def test_columns_are_joined_and_cut_by_bytes(ends):
     channel.pump(flush=True)
     assert sum(transport.sizes()) == 201_000
     assert max(transport.payload_bytes) < 2 * FRAME_BYTES
-    assert pa.Table.from_batches([f.columns for f in transport.frames[1:]]).column(0).to_pylist() == list(
-        range(200_000)
-    )
+    assert pa.Table.from_batches([f.columns for f in transport.frames[1:]]).column(
+        0
+    ).to_pylist() == list(range(200_000))
 
 
 def test_rows_and_columns_keep_their_order(ends):

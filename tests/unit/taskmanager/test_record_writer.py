@@ -190,14 +190,18 @@ def test_an_unstable_key_is_refused_in_words(make, way, timed):
 
 
 def test_a_declared_key_type_converts_before_the_channel_is_chosen(make):
-    declared = partitioners.KeyGroupPartitioner(itemgetter(0), key_type=Types.STRING(), key_field="k")
+    declared = partitioners.KeyGroupPartitioner(
+        itemgetter(0), key_type=Types.STRING(), key_field="k"
+    )
     writer, receivers = make(declared)
     writer.emit_batch([(key, 0) for key in "abcdef"], None)
     writer.emit_columns(pa.record_batch({"k": list("abcdef")}), None)
     writer.pump(flush=True)
     rows = [sorted(key for key, _ in receiver.values()) for receiver in receivers]
     columns = [
-        sorted(e.columns.column("k").to_pylist() for e in receiver.elements if hasattr(e, "columns"))
+        sorted(
+            e.columns.column("k").to_pylist() for e in receiver.elements if hasattr(e, "columns")
+        )
         for receiver in receivers
     ]
     assert [[*parts] for parts in rows] == [sum(parts, []) for parts in columns]
@@ -211,7 +215,9 @@ def test_a_custom_partitioner_out_of_range_is_the_users_error(make, bad):
     assert "there are 3 channels" in str(raised.value)
 
 
-@pytest.mark.parametrize("name", [n for n in PARTITIONERS if n not in ("custom", "hash by a lambda")])
+@pytest.mark.parametrize(
+    "name", [n for n in PARTITIONERS if n not in ("custom", "hash by a lambda")]
+)
 @pytest.mark.parametrize("timed", [False, True])
 def test_columns_reach_the_same_channels_with_their_timestamps(make, name, timed):
     partitioner = PARTITIONERS[name]

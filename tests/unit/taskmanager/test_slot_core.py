@@ -22,7 +22,9 @@ def pipeline(parallelism=2, source=None, groups=("a", "a", "a"), middle=None):
     source = source or source_of_numbers(500, 64, 1)
     scripts = [
         ChainScript((OutputEdge(0, 0, first.partitioner, 128),), source=source),
-        ChainScript((OutputEdge(1, 0, second.partitioner, 128),), process=middle, expanding=bool(middle)),
+        ChainScript(
+            (OutputEdge(1, 0, second.partitioner, 128),), process=middle, expanding=bool(middle)
+        ),
         ChainScript(),
     ]
     vertices = [
@@ -151,7 +153,7 @@ def test_a_frame_without_credit_fails_the_task_that_owns_the_channel():
     channel = next(c for c in slot._inputs.values() if c.peer_slot == "s1")
     for _ in range(3):
         slot.on_frame("s1", wire.ROWS, channel.channel_id, b"".join(wire.encode_rows([1], None)))
-    error, = slots.failures.values()
+    (error,) = slots.failures.values()
     assert isinstance(error, InternalError) and "frame without credit" in error.why
 
 
@@ -203,7 +205,11 @@ def test_operators_can_send_events_and_know_where_they_run():
     assert (environment.subtask_index, environment.parallelism, environment.host) == (1, 2, "host")
     environment.send_event("op", "payload")
     (event,) = slots.events
-    assert (event.execution.vertex_id, event.operator_id, event.payload) == ("middle", "op", "payload")
+    assert (event.execution.vertex_id, event.operator_id, event.payload) == (
+        "middle",
+        "op",
+        "payload",
+    )
 
 
 def test_metrics_are_reported_by_execution():
@@ -222,7 +228,10 @@ def test_a_full_connection_makes_a_deadline_so_that_the_slot_looks_again():
     slots = SimulatedSlots(1, ["s0", "s1", "s2"], log.chain, credits=100)
     slots.deploy(
         graph,
-        {"taskmanager.network.max-pending-bytes": "100", "taskmanager.network.max-records-per-batch": "8"},
+        {
+            "taskmanager.network.max-pending-bytes": "100",
+            "taskmanager.network.max-records-per-batch": "8",
+        },
     )
     slots.start()
     slot = slots.slots["s0"]

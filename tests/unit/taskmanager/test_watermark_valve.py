@@ -61,13 +61,15 @@ def test_a_channel_that_comes_back_is_realigned_at_once():
         [], [Watermark(3)], [], [Watermark(10), IDLE], [ACTIVE], [Watermark(11)],
     ]  # fmt: skip
     # Channel 0 (at 3) is idle, 1 (at 10) comes back while 2 (at 5) is active: nothing stalls.
-    assert play(3, (0, 3), (1, 10), (2, 5), (1, "idle"), (0, "idle"), (2, "idle"), (1, "active"))[-2:] == [
+    idle = ((1, "idle"), (0, "idle"), (2, "idle"))
+    assert play(3, (0, 3), (1, 10), (2, 5), *idle, (1, "active"))[-2:] == [
         [Watermark(10), IDLE], [ACTIVE],
     ]  # fmt: skip
 
 
 def test_a_channel_that_lags_after_idleness_does_not_hold_the_output_back():
-    assert play(2, (0, 5), (1, 4), (1, "idle"), (0, 9), (1, "active"), (1, 7), (0, 12), (1, 12)) == [
+    lagging = ((1, 4), (1, "idle"), (0, 9), (1, "active"), (1, 7), (0, 12), (1, 12))
+    assert play(2, (0, 5), *lagging) == [
         [], [Watermark(4)], [Watermark(5)], [Watermark(9)], [], [], [Watermark(12)], [],
     ]  # fmt: skip
 

@@ -61,7 +61,12 @@ def through(values, timestamps=None):
 
 def same(given, received):
     assert type(received) is type(given)
-    if isinstance(given, float) and math.isnan(given) or isinstance(given, Decimal) and given.is_nan():
+    if (
+        isinstance(given, float)
+        and math.isnan(given)
+        or isinstance(given, Decimal)
+        and given.is_nan()
+    ):
         assert received != received
     elif isinstance(given, np.ndarray):
         assert given.dtype == received.dtype and np.array_equal(given, received)
@@ -148,7 +153,9 @@ def test_frames_of_an_unknown_form_are_refused():
 def columns(count, start=0):
     names = pa.array([f"n{i}" if i % 3 else None for i in range(start, start + count)])
     nested = pa.array([[{"x": i}] for i in range(start, start + count)])
-    return pa.record_batch({"id": pa.array(range(start, start + count)), "name": names, "l": nested})
+    return pa.record_batch(
+        {"id": pa.array(range(start, start + count)), "name": names, "l": nested}
+    )
 
 
 def test_columns_travel_with_their_schema_once():

@@ -1,0 +1,100 @@
+"""A submitted job, for who submitted it: the JobHandle behind ``JobClient``."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Mapping, Optional
+
+from flinkish.common.job_execution_result import JobExecutionResult
+from flinkish.common.job_status import JobStatus
+from flinkish.errors import FlinkishError, JobCancelledError
+from flinkish.jobmanager.dispatcher import Dispatcher
+from flinkish.jobmanager.events import CancelRequested
+from flinkish.shell.job_runtime import JobRuntime
+
+if TYPE_CHECKING:
+    from flinkish.shell.job_manager import JobManager
+
+_WAIT_SLICE_S = 0.5  # so that Ctrl-C reaches a main thread that waits
+
+
+class ManagedJob:
+    """A job of a JobManager, for who submitted it.  Any thread may use it."""
+
+    def __init__(self, manager: "JobManager", runtime: JobRuntime):
+        self._manager = manager
+        self._runtime = runtime
+        self._status = JobStatus.CREATED
+        self._error: Optional[FlinkishError] = None
+        self._running_s: Optional[float] = None
+        self._ended_s: Optional[float] = None
+        self._core_ended = threading.Event()  # its slots are given back
+        self._done = threading.Event()  # in application mode: everything is torn down too
+
+    @property
+    def job_id(self) -> str:
+        return self._runtime.job_id
+
+    @property
+    def job_name(self) -> str:
+        return self._runtime.job_name
+
+    @property
+    def error(self) -> Optional[FlinkishError]:
+        return self._error
+
+    @property
+    def net_runtime_ms(self) -> int:
+        """From the first subtask that ran to the end, or till now."""
+        if self._running_s is None:
+            return 0
+        return int(((self._ended_s or time.time()) - self._running_s) * 1000)
+
+    def status(self) -> JobStatus:
+        return self._status
+
+    def cancel(self) -> None:
+        """Ask the job to end; ``wait`` waits for it."""
+        self._manager._post(CancelRequested(self.job_id))
+
+    def wait(self, timeout_s: Optional[float] = None) -> JobExecutionResult:
+        """Wait for the end, and in application mode for the end of slots and threads too.
+
+        Raises:
+            TimeoutError: the job still runs.
+            FlinkishError: why the job has failed; JobCancelledError when it was cancelled.
+        """
+        if not self.wait_ended(timeout_s):
+            raise TimeoutError(f'job "{self.job_name}" is {self._status.name} after {timeout_s} s')
+        if self._status is JobStatus.CANCELED:
+            raise JobCancelledError(f'job "{self.job_name}" was cancelled', where=self.job_id)
+        if self._error is not None:
+            raise self._error
+        return JobExecutionResult(self.job_id, self.net_runtime_ms, job_name=self.job_name)
+
+    def wait_ended(self, timeout_s: Optional[float] = None) -> bool:
+        """Like ``wait``, but raises nothing; False: the time was up."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._done.is_set():
+            left_s = _WAIT_SLICE_S
+            if deadline_s is not None:
+                left_s = min(left_s, deadline_s - time.monotonic())
+                if left_s <= 0:
+                    return False
+            self._done.wait(left_s)
+        return True
+
+    def metrics(self) -> dict[str, Mapping[str, Any]]:
+        """The last report of each task."""
+        return self._manager._ask(lambda dispatcher: dispatcher.metrics(self.job_id), {})
+
+    def describe(self) -> dict:
+        """Status, tasks and slots as plain data."""
+
+        def find(dispatcher: Dispatcher) -> dict:
+            return next(
+                (job for job in dispatcher.describe()["jobs"] if job["jid"] == self.job_id), {}
+            )
+
+        return self._manager._ask(find, {})
