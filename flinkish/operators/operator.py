@@ -65,6 +65,7 @@ class RuntimeOperator:
         self.spec = spec
         self.name = spec.name
         self.environment = environment
+        self.metric_group = environment.metric_group.add_group(spec.name)
         self.current_watermark = MIN_WATERMARK_MS
         self.output: Any = None  # set by the chain: where the interpreted form emits
         self.functions: list[Function] = []
@@ -115,7 +116,7 @@ class RuntimeOperator:
         """The input has ended well and every watermark has passed."""
 
     def runtime_context(self) -> StreamingRuntimeContext:
-        return StreamingRuntimeContext(self.environment, self.spec, self.backend)
+        return StreamingRuntimeContext(self.environment, self.spec, self.backend, self.metric_group)
 
     # ---- records --------------------------------------------------------------------------------
 

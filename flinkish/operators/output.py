@@ -10,6 +10,9 @@ import abc
 from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping, Optional
 
+from flinkish.metrics.groups import OperatorMetricGroup
+from flinkish.metrics.metricbase import MetricGroup
+
 
 class RecordWriter(abc.ABC):
     """Takes the records that leave a chain by one edge, and spreads them over its channels.
@@ -55,7 +58,7 @@ class RecordWriter(abc.ABC):
 class TaskEnvironment:
     """What every operator of a subtask may ask.
 
-    ``now_ms``: processing time.  ``send_event(operator_id, payload)``: to the operator's coordinator.
+    ``now_ms``: processing time.  ``metric_group``: of the subtask; each operator has its own below it.  ``send_event(operator_id, payload)``: to the operator's coordinator.
     ``wakeup()``: have this subtask run soon; any thread may call it.
     """
 
@@ -71,7 +74,7 @@ class TaskEnvironment:
     now_ms: Callable[[], int]
     send_event: Callable[[str, Any], None]
     wakeup: Callable[[], None]
-    metric_group: Any = None
+    metric_group: MetricGroup = field(default_factory=OperatorMetricGroup)
     object_reuse: bool = False
     state_backend: str = "hashmap"
     job_parameters: Mapping[str, str] = field(default_factory=dict)

@@ -19,10 +19,12 @@ class StreamingRuntimeContext(StateStore, RuntimeContext):
         environment: TaskEnvironment,
         spec: ChainedOperator,
         backend: Optional[HeapKeyedStateBackend],
+        metric_group: Any,
     ):
         super().__init__(backend)  # type: ignore[arg-type]
         self._environment = environment
         self._spec = spec
+        self._metric_group = metric_group
 
     def get_task_name(self) -> str:
         return self._environment.task_name
@@ -47,7 +49,7 @@ class StreamingRuntimeContext(StateStore, RuntimeContext):
         return self._environment.job_parameters.get(key, default_value)
 
     def get_metrics_group(self) -> Any:
-        return self._environment.metric_group
+        return self._metric_group
 
     def get_job_id(self) -> str:
         return self._environment.job_id

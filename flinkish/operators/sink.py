@@ -33,8 +33,13 @@ class SinkWriterOperator(RuntimeOperator):
             self.call(self.writer.close, role="close")
 
     @property
+    def collects(self) -> bool:
+        """Whether records wait for the end of the slice."""
+        return type(self.writer).write_batch is not SinkWriter.write_batch
+
+    @property
     def keeps_values(self) -> bool:
-        return self.writer.keeps_values
+        return self.writer.keeps_values or self.collects
 
     @property
     def has_room(self) -> bool:
@@ -50,7 +55,7 @@ class SinkWriterOperator(RuntimeOperator):
         yield from ()
 
     def generate(self, code, value, timestamp, emit, input_index=0):
-        if type(self.writer).write_batch is SinkWriter.write_batch:
+        if not self.collects:
             watermark = code.variable("watermark")
             code.before(f"{watermark} = {code.bind('sink', self)}.current_watermark")
             with code.blame(self, record=value):
@@ -190,7 +195,7 @@ class _WriterContext(WriterInitContext):
         return self._environment.configuration
 
     def metric_group(self):
-        return self._environment.metric_group
+        return self._operator.metric_group
 
     def send_to_coordinator(self, payload):
         data = SinkPayload(pickle.dumps(payload, pickle.HIGHEST_PROTOCOL))

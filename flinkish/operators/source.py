@@ -464,7 +464,7 @@ class _ReaderContext(SourceReaderContext):
         return self._environment.configuration
 
     def metric_group(self):
-        return self._environment.metric_group
+        return self._operator.metric_group
 
     def send_split_request(self):
         self._operator.requests += 1

@@ -93,6 +93,9 @@ class IdleTimer:
         self._count = -1
         self._since_ms: Optional[int] = None
 
+    def restart(self) -> None:
+        self._since_ms = None
+
     def check(self, records: int, now_ms: int) -> bool:
         """``records``: how many have come so far."""
         if records != self._count or self._since_ms is None:
@@ -126,7 +129,9 @@ class EventTimeAssigner:
     def on_periodic(self, now_ms: int, waiting: bool = False) -> None:
         """Once an interval.  ``waiting``: records wait for room downstream, so silence is not idleness."""
         if self.idle_timer is not None:
-            if self.idle_timer.check(-1 - self.records if waiting else self.records, now_ms):
+            if waiting:
+                self.idle_timer.restart()
+            elif self.idle_timer.check(self.records, now_ms):
                 if not self._idle:
                     self._idle = True
                     self.output.mark_idle()

@@ -96,6 +96,9 @@ class JobManager:
         NotEnoughSlotsError: the cluster cannot carry that many.
     """
 
+    #: How long a supervisor tries to reach this JobManager before the launch fails.
+    connect_timeout_ms = 10_000
+
     def __init__(
         self,
         launcher: Launcher,
@@ -469,6 +472,7 @@ class JobManager:
                 secret=self._secret,
                 heartbeat_interval_ms=self._heartbeat_interval_ms,
                 heartbeat_timeout_ms=self._heartbeat_timeout_ms,
+                connect_timeout_ms=self.connect_timeout_ms,
                 sys_path=driver_sys_path(),
             )
             for task in range(math.ceil(self.slots / per_task))

@@ -30,6 +30,7 @@ from flinkish.messages.deployment import (
     TaskDeploymentDescriptor,
     TaskFailure,
 )
+from flinkish.metrics.groups import OperatorMetricGroup
 from flinkish.operators.output import TaskEnvironment
 from flinkish.taskmanager import wire
 from flinkish.taskmanager.credit_ledger import CreditLedger
@@ -386,6 +387,7 @@ class SlotCore:
             host=self.host,
             configuration=configuration,
             now_ms=self.now_ms,
+            metric_group=OperatorMetricGroup(self.now_ms),
             send_event=send_event,
             wakeup=self.listener.wakeup,
             object_reuse=options.read(configuration, options.PIPELINE_OBJECT_REUSE),

@@ -558,6 +558,7 @@ class Task:
         usages_out = [writer.pool_usage for writer in self.writers]
         return {
             **self.chain.metrics(),
+            **self.chain.environment.metric_group.snapshot(),
             **self.times.rates(self.clock_ns()),
             **self.times.totals(),
             "inPoolUsage": max(usages_in, default=0.0),

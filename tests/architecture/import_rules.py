@@ -87,8 +87,6 @@ CORE_EXCEPTIONS: dict[tuple[str, str], str] = {
         "the id of a new job whose caller gives none; tests give one",
     ("flinkish/taskmanager/slot_core.py", "random"):
         "random.Random, seeded by an argument, shared by the shuffle writers",
-    ("flinkish/taskmanager/slot_core.py", "time"):
-        "perf_counter_ns is the default of the argument clock_ns",
 }
 
 

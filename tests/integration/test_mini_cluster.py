@@ -17,17 +17,22 @@ from flinkish.connectors.spi import (
     SourceSplit,
     SplitEnumerator,
 )
+from flinkish.datastream import StreamExecutionEnvironment
 from flinkish.datastream.functions import KeyedProcessFunction, RuntimeContext
 from flinkish.datastream.state import ValueStateDescriptor
 from flinkish.common.typeinfo import Types
 from flinkish.common.watermark_strategy import WatermarkStrategy
 from flinkish.errors import (
+    ConnectionLostError,
     JobCancelledError,
     NotEnoughSlotsError,
     SlotLostError,
     UnpicklableFunctionError,
     UserFunctionError,
 )
+from flinkish.shell.executor import prepare
+from flinkish.shell.job_manager import JobManager
+from flinkish.shell.local_launcher import LocalLauncher
 from flinkish.testing.mini_cluster import MiniCluster
 
 LINES = ["to be or not to be", "that is the question", "to be"]
@@ -218,3 +223,18 @@ def test_an_enumerator_that_fails_in_the_driver_fails_the_job(cluster):
     env.from_source(Broken(), WatermarkStrategy.no_watermarks(), "broken").print()
     with pytest.raises(UserFunctionError, match="there is no such folder"):
         env.execute()
+
+
+def test_supervisors_that_cannot_reach_the_driver_fail_the_job_with_the_addresses_tried():
+    class Unreachable(LocalLauncher):
+        def advertised_hosts(self):
+            return ["127.0.0.77"]
+
+    manager = JobManager(Unreachable(1), 1, application=True)
+    manager.connect_timeout_ms = 500
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.from_collection([1]).print()
+    runtime = prepare(env.get_stream_graph())
+    manager.start()
+    with pytest.raises(ConnectionLostError, match="127.0.0.77"):
+        manager.submit(runtime).wait(10)

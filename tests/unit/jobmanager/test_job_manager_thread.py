@@ -11,6 +11,7 @@ from flinkish.connectors.spi import Boundedness, Committer, Sink, SinkCoordinato
 from flinkish.datastream.transformations import SinkOperator, SourceOperator
 from flinkish.errors import (
     ConnectionLostError,
+    InternalError,
     JobCancelledError,
     NotEnoughSlotsError,
     SlotLostError,
@@ -370,3 +371,18 @@ def test_a_cancelled_job_whose_slot_does_not_answer_still_ends(start):
             job.wait(10)
     finally:
         FakeSlot.on_message = original
+
+
+def test_a_broken_rule_in_a_core_ends_all_jobs_and_the_cluster(start):
+    manager = start(slots=1, behave=stay)
+    job = manager.submit(graph("j"))
+
+    def broken(event, now_ms):
+        raise AssertionError("a rule is broken")
+
+    manager._dispatcher.step = broken
+    with pytest.raises(InternalError, match="a rule is broken"):
+        job.wait(20)
+    assert manager._closed.wait(20)
+    with pytest.raises(InternalError, match="closed"):
+        manager.submit(graph("k"))

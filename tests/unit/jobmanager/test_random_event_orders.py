@@ -53,7 +53,7 @@ class World:
 
     def carry_out(self, effect):
         match effect:
-            case e.DeployToSlot(job_id, attempt, index, slots, connection):
+            case e.DeployToSlot(job_id, _, index, slots, connection):
                 slot = self.slot_of(connection)
                 if slot is None:
                     return

@@ -1,0 +1,241 @@
+"""The console command, in processes of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+FLINKISH = ("-m", "flinkish.cli")
+
+SMALL_JOB = """
+import sys
+from dataclasses import dataclass
+from flinkish.datastream import StreamExecutionEnvironment
+
+@dataclass
+class Reading:
+    sensor: str
+    value: int
+
+arguments = sys.argv[1:]
+env = StreamExecutionEnvironment.get_execution_environment()
+env.set_parallelism(2)
+(
+    env.from_collection([Reading("a", 1), Reading("b", 2), Reading("a", 3)])
+    .key_by(lambda reading: reading.sensor)
+    .reduce(lambda x, y: Reading(x.sensor, x.value + y.value))
+    .filter(lambda reading: reading.value > 1)
+    .map(lambda reading: f"{arguments} {reading}")
+    .print()
+)
+env.execute("small")
+"""
+
+
+def script(folder, text, name="job.py"):
+    path = folder / name
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def printed(output):
+    return sorted(line.split("> ")[-1] for line in output.splitlines() if "Reading(" in line)
+
+
+SMALL_RESULT = [f"['--x', '1'] Reading(sensor={sensor!r}, value={value})" for sensor, value in (("a", 4), ("b", 2))]
+
+
+def left_running(text):
+    """Command lines of processes that have ``text`` in theirs."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = process.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+        if text in line:
+            found.append(line)
+    return found
+
+
+def test_run_on_the_mini_cluster_needs_no_java(run_python, tmp_path, path_without_java):
+    job = script(tmp_path, SMALL_JOB)
+    done = run_python(
+        *FLINKISH, "run", "--master", "mini-cluster", job, "--x", "1",
+        environ={"PATH": path_without_java, "JAVA_HOME": None},
+    )
+    assert done.returncode == 0, done.stderr
+    assert printed(done.stdout) == SMALL_RESULT
+
+
+@pytest.mark.launch
+def test_run_starts_a_local_spark_and_leaves_nothing_running(run_python, tmp_path):
+    job = script(tmp_path, SMALL_JOB)
+    done = run_python(*FLINKISH, "run", "-D", f"spark.app.name=mark-{tmp_path.name}", job, "--x", "1")
+    assert done.returncode == 0, done.stderr
+    assert printed(done.stdout) == SMALL_RESULT
+    assert left_running(f"mark-{tmp_path.name}") == []
+
+
+@pytest.mark.launch
+def test_a_plain_python_script_starts_spark_by_itself_and_ends(run_python, tmp_path):
+    done = run_python(script(tmp_path, SMALL_JOB), "--x", "1")
+    assert done.returncode == 0, done.stderr
+    assert printed(done.stdout) == SMALL_RESULT
+
+
+@pytest.mark.launch
+def test_spark_submit_runs_the_same_script(tmp_path):
+    import pyspark
+
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    done = subprocess.run(
+        [submit, "--master", "local[3]", script(tmp_path, SMALL_JOB), "--x", "1"],
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT), "PYSPARK_PYTHON": sys.executable},
+        cwd=tmp_path, capture_output=True, text=True, timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert printed(done.stdout) == SMALL_RESULT
+
+
+def test_without_java_a_job_for_spark_says_how_to_install_it(run_python, tmp_path, path_without_java):
+    done = run_python(
+        *FLINKISH, "run", script(tmp_path, SMALL_JOB),
+        environ={"PATH": path_without_java, "JAVA_HOME": None},
+    )
+    assert done.returncode == 1
+    what, why, do = done.stderr.strip().splitlines()[-3:]
+    assert what == "could not start Spark: Java was not found"
+    assert why.startswith("  why: JAVA_HOME is not set and PATH has no java")
+    assert do.startswith("  do: ") and "17" in do
+
+
+def test_a_failing_script_shows_its_own_traceback_and_gives_exit_code_1(run_python, tmp_path):
+    job = script(tmp_path, "def f():\n    raise ValueError('from the script')\nf()\n")
+    done = run_python(*FLINKISH, "run", job)
+    assert done.returncode == 1
+    assert "ValueError: from the script" in done.stderr
+    assert "flinkish/cli.py" not in done.stderr
+
+
+def test_the_exit_code_and_the_arguments_of_the_script_are_kept(run_python, tmp_path):
+    job = script(tmp_path, "import sys\nprint(__name__, sys.argv[1:])\nsys.exit(7)\n")
+    done = run_python(*FLINKISH, "run", job, "-D", "not=ours", "--flag")
+    assert (done.returncode, done.stdout) == (7, "__main__ ['-D', 'not=ours', '--flag']\n")
+
+
+def test_a_script_imports_what_lies_beside_it(run_python, tmp_path):
+    (tmp_path / "jobs").mkdir()
+    script(tmp_path / "jobs", "def double(n):\n    return 2 * n\n", "helper_of_job.py")
+    job = script(
+        tmp_path / "jobs",
+        """
+        from flinkish.datastream import StreamExecutionEnvironment
+        from helper_of_job import double
+        env = StreamExecutionEnvironment.get_execution_environment()
+        env.from_collection([21]).map(double).print()
+        env.execute()
+        """,
+    )
+    done = run_python(*FLINKISH, "run", "--master", "mini-cluster", job)
+    assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
+
+
+def test_a_missing_script_and_a_wrong_setting_are_refused(run_python, tmp_path):
+    missing = run_python(*FLINKISH, "run", "nowhere.py")
+    assert (missing.returncode, missing.stderr.splitlines()[0]) == (1, "could not run nowhere.py")
+    wrong = run_python(*FLINKISH, "run", "-D", "novalue", script(tmp_path, "print(1)"))
+    assert wrong.returncode == 1 and "KEY=VALUE" in wrong.stderr
+
+
+def test_version_names_what_is_installed(run_python):
+    done = run_python(*FLINKISH, "version")
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [
+        "flinkish", "python", "pyspark", "pyarrow", "java",
+    ]  # fmt: skip
+
+
+@pytest.mark.launch
+def test_ctrl_c_closes_user_functions_and_leaves_nothing_running(tmp_path):
+    """PySpark's own handler would kill the slots before ``close``."""
+    job = script(
+        tmp_path,
+        """
+        import sys
+        from flinkish.datastream import StreamExecutionEnvironment
+        from flinkish.datastream.functions import MapFunction
+
+        class Watch(MapFunction):
+            def open(self, context):
+                open(f"{sys.argv[1]}/opened-{context.get_index_of_this_subtask()}", "w").close()
+            def map(self, value):
+                return value
+            def close(self):
+                open(f"{sys.argv[1]}/closed", "a").write("x")
+
+        env = StreamExecutionEnvironment.get_execution_environment()
+        env.set_parallelism(2)
+        env.from_sequence(0, 2**62).map(Watch()).filter(lambda n: False).print()
+        env.execute()
+        """,
+    )
+    process = subprocess.Popen(
+        [sys.executable, *FLINKISH, "run", "-D", f"spark.app.name=mark-{tmp_path.name}", job, tmp_path],
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )
+    try:
+        wait_for_files(tmp_path, "opened-*", 2, process)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, errors
+    assert (tmp_path / "closed").read_text() == "xx"
+    assert left_running(f"mark-{tmp_path.name}") == []
+
+
+def wait_for_files(folder, pattern, count, process, timeout_s=180):
+    deadline = time.monotonic() + timeout_s
+    while len(list(folder.glob(pattern))) < count:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline, "the job did not start"
+        process_waits(process, 0.1)
+
+
+def process_waits(process, seconds):
+    """Wait for the end of the process, at most this long."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return
+
+
+def test_demo_without_java_runs_on_the_mini_cluster_and_says_so(run_python, tmp_path, path_without_java):
+    done = run_python(
+        *FLINKISH, "demo", "--output", tmp_path / "result",
+        environ={"PATH": path_without_java, "JAVA_HOME": None},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "MiniCluster" in done.stdout and "For Spark: " in done.stdout
+    assert "328,521 flights departed, 8,255 were cancelled" in done.stdout
+    assert done.stderr == ""
+    assert left_running(str(tmp_path)) == []
+
+
+@pytest.mark.launch
+def test_demo_runs_in_spark_and_leaves_nothing_running(run_python, tmp_path):
+    done = run_python(*FLINKISH, "demo", "--output", tmp_path / "result")
+    assert done.returncode == 0, done.stderr
+    assert "Starting Spark" in done.stdout
+    assert "328,521 flights departed, 8,255 were cancelled" in done.stdout
+    assert left_running(str(tmp_path)) == []
