@@ -118,20 +118,16 @@ class BarrierLauncher(Launcher):
     def describe_waiting(self) -> str:
         if not self.alive() or session.active_context() is not self._context:
             return ""
-        tracker = self._context.statusTracker()
-        own = set(tracker.getJobIdsForGroup(self._group))
-        running = sum(stage.numActiveTasks for stage in _stages(tracker, own))
-        if running >= self._tasks:
+        stages = session.running_stages(self._context)
+        if sum(stage.tasks for stage in stages if stage.job_group == self._group) >= self._tasks:
             return ""
-        others = [job_id for job_id in tracker.getActiveJobsIds() if job_id not in own]
-        holders = [
-            f'stage {stage.stageId} "{stage.name}" of Spark job {job_id} runs {stage.numActiveTasks}'
-            for job_id in sorted(others)
-            for stage in _stages(tracker, [job_id])
-            if stage.numActiveTasks
-        ]
         cores = session.registered_task_slots(self._context)
         text = f"{self._tasks} Spark tasks must start together, executors run {cores} at once"
+        holders = [
+            f'stage {stage.stage_id} of "{stage.description}" runs {stage.tasks}'
+            for stage in stages
+            if stage.tasks and stage.job_group != self._group
+        ]
         return f"{text}; {', '.join(holders)}" if holders else text
 
     def advertised_hosts(self) -> list[str]:
@@ -198,12 +194,6 @@ def _slot_main(launches: list[SlotLaunch]):
         yield launch.task_index, run_supervisor(launch, task.attemptNumber())
 
     return slot_main
-
-
-def _stages(tracker: Any, job_ids: Any) -> list[Any]:
-    infos = [tracker.getJobInfo(job_id) for job_id in job_ids]
-    stages = [tracker.getStageInfo(stage) for info in infos if info for stage in info.stageIds]
-    return [stage for stage in stages if stage is not None]
 
 
 # ---- failures -----------------------------------------------------------------------------------------

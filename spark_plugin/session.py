@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Mapping, Optional
 
@@ -250,6 +251,33 @@ def registered_task_slots(context: Any) -> int:
     scala_context = context._jsc.sc()
     profile = scala_context.resourceProfileManager().defaultResourceProfile()
     return scala_context.maxNumConcurrentTasks(profile)
+
+
+@dataclass(frozen=True)
+class RunningStage:
+    stage_id: int
+    job_group: str
+    description: str
+    tasks: int  # that run now
+
+
+def running_stages(context: Any) -> list[RunningStage]:
+    """Stages that run or wait for cores, from the scheduler itself: what the status tracker says of
+    running tasks can be ten seconds old."""
+    queue = context._jsc.sc().taskScheduler().rootPool().getSortedTaskSetQueue()
+    stages = []
+    for index in range(queue.size()):
+        manager = queue.apply(index)
+        task_set = manager.taskSet()
+        properties = task_set.properties()
+        group = properties.getProperty("spark.jobGroup.id") if properties is not None else None
+        text = properties.getProperty("spark.job.description") if properties is not None else None
+        stage_id = task_set.stageId()
+        if not text:
+            info = context.statusTracker().getStageInfo(stage_id)
+            text = info.name if info is not None else "a job without a name"
+        stages.append(RunningStage(stage_id, group or "", text, manager.runningTasks()))
+    return stages
 
 
 def check_barrier_allowed(context: Any) -> None:

@@ -58,8 +58,9 @@ class RecordWriter(abc.ABC):
 class TaskEnvironment:
     """What every operator of a subtask may ask.
 
-    ``now_ms``: processing time.  ``metric_group``: of the subtask; each operator has its own below it.  ``send_event(operator_id, payload)``: to the operator's coordinator.
-    ``wakeup()``: have this subtask run soon; any thread may call it.
+    ``now_ms``: processing time.  ``send_event(operator_id, payload)``: to the operator's coordinator.
+    ``wakeup()``: have this subtask run soon; any thread may call it.  ``metric_group``: of the
+    subtask; each operator has its own below it.
     """
 
     job_id: str

@@ -299,12 +299,17 @@ class _Output(SourceOutput):
         self._idle = False
         self._watermarks.mark_active()
 
+    def _wake(self) -> None:
+        """Before the first record after a silence: from now on this split is waited for again."""
+        self._idle = False
+        self._assigner.wake()
+
     # ---- records --------------------------------------------------------------------------------
 
     def collect(self, value, timestamp_ms=None):
         source, assigner = self._source, self._assigner
-        if self._idle:
-            self.mark_active()
+        if self._idle or assigner.idle:
+            self._wake()
         if self._assign is not None:
             timestamp_ms = source.call(
                 self._timestamp, value, timestamp_ms, record=value, role="timestamp assigner"
@@ -325,8 +330,8 @@ class _Output(SourceOutput):
             for value, timestamp_ms in zip(values, times):
                 self.collect(value, timestamp_ms)
             return
-        if self._idle:
-            self.mark_active()
+        if self._idle or self._assigner.idle:
+            self._wake()
         if self._assign is not None:
             timestamps_ms = self._assign_batch(values, timestamps_ms)
         self._source.extend(values, timestamps_ms)
@@ -341,8 +346,8 @@ class _Output(SourceOutput):
     def collect_columns(self, columns, timestamps_ms=None):
         if not columns.num_rows:
             return
-        if self._idle:
-            self.mark_active()
+        if self._idle or self._assigner.idle:
+            self._wake()
         if not self._source.source.gives_columns:
             raise UserError(
                 "a source collected columns that did not say so",

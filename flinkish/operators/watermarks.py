@@ -124,7 +124,12 @@ class EventTimeAssigner:
             None if strategy.idle_timeout_ms is None else IdleTimer(strategy.idle_timeout_ms)
         )
         self.records = 0
-        self._idle = False
+        self.idle = False  # by the timeout
+
+    def wake(self) -> None:
+        """A record has come after the timeout.  (Without this call the next interval notices.)"""
+        self.idle = False
+        self.output.mark_active()
 
     def on_periodic(self, now_ms: int, waiting: bool = False) -> None:
         """Once an interval.  ``waiting``: records wait for room downstream, so silence is not idleness."""
@@ -132,13 +137,12 @@ class EventTimeAssigner:
             if waiting:
                 self.idle_timer.restart()
             elif self.idle_timer.check(self.records, now_ms):
-                if not self._idle:
-                    self._idle = True
+                if not self.idle:
+                    self.idle = True
                     self.output.mark_idle()
                 return
-            if self._idle:
-                self._idle = False
-                self.output.mark_active()
+            if self.idle:
+                self.wake()
         self.generator.on_periodic_emit(self.output)
 
 
