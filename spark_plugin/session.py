@@ -15,7 +15,7 @@ import threading
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Mapping, Optional
+from typing import Any, Iterator, Mapping, Optional
 
 from flinkish.errors import UnsupportedSparkError
 from spark_plugin.java import find_java
@@ -264,10 +264,8 @@ class RunningStage:
 def running_stages(context: Any) -> list[RunningStage]:
     """Stages that run or wait for cores, from the scheduler itself: what the status tracker says of
     running tasks can be ten seconds old."""
-    queue = context._jsc.sc().taskScheduler().rootPool().getSortedTaskSetQueue()
     stages = []
-    for index in range(queue.size()):
-        manager = queue.apply(index)
+    for manager in _task_set_managers(context._jsc.sc().taskScheduler().rootPool()):
         task_set = manager.taskSet()
         properties = task_set.properties()
         group = properties.getProperty("spark.jobGroup.id") if properties is not None else None
@@ -278,6 +276,15 @@ def running_stages(context: Any) -> list[RunningStage]:
             text = info.name if info is not None else "a job without a name"
         stages.append(RunningStage(stage_id, group or "", text, manager.runningTasks()))
     return stages
+
+
+def _task_set_managers(schedulable: Any) -> Iterator[Any]:
+    queue = schedulable.schedulableQueue()
+    if queue is None:
+        yield schedulable
+    else:
+        for inner in queue.toArray():
+            yield from _task_set_managers(inner)
 
 
 def check_barrier_allowed(context: Any) -> None:

@@ -9,7 +9,7 @@ import datetime as dt
 import decimal
 import numbers
 from enum import Enum
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from flinkish.common.time import Instant
 from flinkish.errors import InvalidJobError
@@ -53,6 +53,14 @@ class TypeInformation:
         Raises:
             ValueError, TypeError: there is no such value."""
         return value
+
+    def converter(self) -> Optional[Callable[[Any], Any]]:
+        """What gives a function's result the form of its declared type (a tuple declared as ROW becomes
+        a Row), or None when results of this type stay as they are.
+
+        The converter raises TypeError or ValueError on what is not of the type.  It never changes
+        its argument, and returns it when it has the form already."""
+        return None
 
     def _mismatch(self, value: Any) -> str:
         return ""
@@ -175,6 +183,9 @@ class BasicTypeInfo(TypeInformation):
             raise TypeError(reason)
         return value
 
+    def converter(self) -> Optional[Callable[[Any], Any]]:
+        return _as_float if self._basic_type in _FLOATS else None
+
     def _parts(self) -> tuple:
         return (self._basic_type,)
 
@@ -232,6 +243,14 @@ class BasicTypeInfo(TypeInformation):
 
 def _is_bool(value: Any) -> bool:
     return isinstance(value, bool) or type(value).__name__ in ("bool_", "bool") and hasattr(value, "dtype")
+
+
+def _as_float(value: Any) -> Any:
+    if type(value) is float or value is None:
+        return value
+    if isinstance(value, str):  # float() would read the text
+        raise TypeError(expected("a float", value))
+    return float(value)
 
 
 def _instant(value: dt.datetime) -> Instant:

@@ -202,7 +202,7 @@ STATE_BACKEND = _option(
     "state.backend.type",
     "string",
     "hashmap",
-    "Where keyed state lives: hashmap (Python objects) or rocksdb (the slot's disk).",
+    "Where keyed state lives: hashmap (Python objects); rocksdb is refused until it exists.",
     choices=("hashmap", "rocksdb"),
 )
 CHECKPOINTING_INTERVAL = _option(

@@ -102,10 +102,12 @@ class Encoder(abc.ABC, Generic[T]):
     @staticmethod
     def simple_string_encoder(charset_name: str = "UTF-8") -> "Encoder":
         """``str(record)`` and a line feed."""
-        return _LineEncoder(charset_name)
+        return SimpleStringEncoder(charset_name)
 
 
-class _LineEncoder(Encoder[Any]):
+class SimpleStringEncoder(Encoder[Any]):
+    """A file sink writes records of a declared type in Flink's form (``flinkish.common.flink_text``)."""
+
     def __init__(self, charset_name: str):
         self.charset = _codec(charset_name)
 

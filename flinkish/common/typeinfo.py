@@ -6,7 +6,7 @@ faster form, and names the columns of a table.  None is a value of every type.
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Union
+from typing import Any, Callable, Optional, Sequence, Union
 
 from flinkish.common.basic_types import (
     BasicType,
@@ -21,7 +21,7 @@ from flinkish.common.basic_types import (
     TypeInformation,
     expected,
 )
-from flinkish.common.types import Row
+from flinkish.common.types import Row, RowKind
 from flinkish.errors import InvalidJobError
 
 __all__ = [
@@ -84,6 +84,19 @@ class _ElementsTypeInfo(TypeInformation):
     def convert(self, value: Any) -> Any:
         return None if value is None else [self._element_type.convert(element) for element in value]
 
+    def converter(self) -> Optional[Callable[[Any], Any]]:
+        element = self._element_type.converter()
+
+        def convert(value: Any) -> Any:
+            if type(value) is list and element is None or value is None:
+                return value
+            if isinstance(value, (str, bytes, dict, set)) or not hasattr(value, "__iter__"):
+                raise TypeError(expected("a list", value))
+            items = value.tolist() if hasattr(value, "tolist") else list(value)
+            return items if element is None else [element(item) for item in items]
+
+        return convert
+
     def need_conversion(self) -> bool:
         return self._element_type.need_conversion()
 
@@ -129,6 +142,17 @@ class PrimitiveArrayTypeInfo(_ElementsTypeInfo):
     def convert(self, value: Any) -> Any:
         return bytes(value) if self.is_bytes() and value is not None else super().convert(value)
 
+    def converter(self) -> Optional[Callable[[Any], Any]]:
+        return _as_bytes if self.is_bytes() else super().converter()
+
+
+def _as_bytes(value: Any) -> Any:
+    if type(value) is bytes or value is None:
+        return value
+    if isinstance(value, int):  # bytes() would take it as a length
+        raise TypeError(expected("bytes", value))
+    return bytes(value)
+
 
 class MapTypeInfo(TypeInformation):
     def __init__(self, key_type_info: TypeInformation, value_type_info: TypeInformation):
@@ -152,6 +176,17 @@ class MapTypeInfo(TypeInformation):
                 return f"entry {key!r}: {reason}"
         return ""
 
+    def converter(self) -> Optional[Callable[[Any], Any]]:
+        key, item = self._key_type_info.converter(), self._value_type_info.converter()
+        if key is None and item is None:
+            return None
+        keys, items = key or _same, item or _same
+
+        def convert(value: Any) -> Any:
+            return None if value is None else {keys(k): items(v) for k, v in value.items()}
+
+        return convert
+
     def need_conversion(self) -> bool:
         return self._key_type_info.need_conversion() or self._value_type_info.need_conversion()
 
@@ -168,6 +203,10 @@ class MapTypeInfo(TypeInformation):
 
     def __repr__(self) -> str:
         return f"map<{self._key_type_info}, {self._value_type_info}>"
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 # ---- records ------------------------------------------------------------------------------------
@@ -226,6 +265,15 @@ class _FieldsTypeInfo(TypeInformation):
     def _make(self, values: Sequence[Any]) -> Any:
         return tuple(values)
 
+    def _field_converters(self) -> Optional[list[Callable[[Any], Any]]]:
+        """A converter for each field; None when no field needs one."""
+        converters = [type_info.converter() for type_info in self._field_types]
+        return [converter or _same for converter in converters] if any(converters) else None
+
+    def _refuse(self, value: Any) -> None:
+        reason = self.mismatch(value) or f"expected {len(self._field_types)} fields"
+        raise TypeError(f"not of the declared type {self}: {reason}")
+
 
 class TupleTypeInfo(_FieldsTypeInfo):
     def _mismatch(self, value: Any) -> str:
@@ -237,6 +285,26 @@ class TupleTypeInfo(_FieldsTypeInfo):
         if value is None:
             return None
         return tuple(t.convert(v) for t, v in zip(self._field_types, value, strict=True))
+
+    def converter(self) -> Optional[Callable[[Any], Any]]:
+        """A NamedTuple is a tuple, so it stays one."""
+        arity, fields, refuse = len(self._field_types), self._field_converters(), self._refuse
+
+        def convert(value: Any) -> Any:
+            if not isinstance(value, tuple):
+                if value is None:
+                    return None
+                if not isinstance(value, (list, Row)):
+                    refuse(value)
+                value = tuple(value)
+            if len(value) != arity:
+                refuse(value)
+            if fields is None:
+                return value
+            converted = tuple([field(item) for field, item in zip(fields, value)])
+            return value._make(converted) if hasattr(value, "_make") else converted
+
+        return convert
 
     def to_internal_type(self, obj: Any) -> Any:
         if obj is None:
@@ -310,6 +378,32 @@ class RowTypeInfo(_FieldsTypeInfo):
         values = [t.convert(v) for t, v in zip(self._field_types, self._values(value), strict=True)]
         return self._make(values)
 
+    def converter(self) -> Optional[Callable[[Any], Any]]:
+        arity, fields, refuse = len(self._field_types), self._field_converters(), self._refuse
+        names, values_of, named, of_fields = self._field_names, self._values, self._named, Row.of_fields
+
+        def convert(value: Any) -> Any:
+            kind = RowKind.INSERT
+            if isinstance(value, Row):
+                own, kind = value._fields, value._row_kind
+                if own is names and fields is None:  # made here
+                    return value
+                reorder = named and own is not None and list(own) != names
+                values = values_of(value) if reorder else value._values
+            elif value is None:
+                return None
+            elif isinstance(value, (tuple, list, dict)):
+                values = values_of(value)
+            else:
+                refuse(value)
+            if len(values) != arity:
+                refuse(value)
+            if fields is not None:
+                values = [field(item) for field, item in zip(fields, values)]
+            return of_fields(names, values, kind)
+
+        return convert
+
     def to_internal_type(self, obj: Any) -> Any:
         """A tuple; of a Row its kind comes first."""
         if obj is None:
@@ -328,7 +422,7 @@ class RowTypeInfo(_FieldsTypeInfo):
         return row
 
     def _make(self, values: Sequence[Any]) -> Row:
-        return Row.of_fields(self._field_names, values) if self._named else Row(*values)
+        return Row.of_fields(self._field_names, values)
 
     def _parts(self) -> tuple:
         return tuple(self._field_names), tuple(self._field_types)

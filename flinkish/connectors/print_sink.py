@@ -1,7 +1,8 @@
 """Prints each record in the driver, where the user looks, not in a slot's log.
 
 Lines have Flink's form: ``value`` at parallelism 1, ``2> value`` from the second of several subtasks,
-``name> value`` and ``name:2> value`` with an identifier.
+``name> value`` and ``name:2> value`` with an identifier.  Values are shown by ``str``, those of a
+declared type as Flink shows them (``flinkish.common.flink_text``).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import threading
 from typing import Any, Optional
 
+from flinkish.common.flink_text import printed_text
 from flinkish.connectors.spi import (
     Sink,
     SinkCoordinator,
@@ -33,9 +35,15 @@ class PrintSink(Sink[Any]):
     def __init__(self, identifier: str = "", to_stderr: bool = False):
         self.identifier = identifier
         self.to_stderr = to_stderr
+        self.record_type: Any = None
+
+    def with_record_type(self, record_type: Any) -> "PrintSink":
+        typed = PrintSink(self.identifier, self.to_stderr)
+        typed.record_type = record_type
+        return typed
 
     def create_writer(self, context: WriterInitContext) -> SinkWriter[Any]:
-        return _PrintWriter(self.identifier, context)
+        return _PrintWriter(self.identifier, context, self.record_type)
 
     def create_coordinator(self, context: SinkCoordinatorContext) -> SinkCoordinator:
         return _PrintCoordinator(context, self.to_stderr)
@@ -57,8 +65,9 @@ class _PrintWriter(SinkWriter[Any]):
 
     keeps_values = False  # each is made a line at once
 
-    def __init__(self, identifier: str, context: WriterInitContext):
+    def __init__(self, identifier: str, context: WriterInitContext, record_type: Any):
         self._context = context
+        self._text = printed_text(record_type)
         self._prefix = line_prefix(
             identifier, context.index_of_subtask(), context.current_parallelism()
         )
@@ -69,8 +78,8 @@ class _PrintWriter(SinkWriter[Any]):
         self.write_batch([value], None, watermark_ms)
 
     def write_batch(self, values: list[Any], timestamps_ms: Any, watermark_ms: int) -> None:
-        prefix = self._prefix
-        self._lines.extend([f"{prefix}{value}" for value in values])
+        prefix, text = self._prefix, self._text
+        self._lines.extend([prefix + text(value) for value in values])
         if len(self._lines) >= _BATCH_LINES:
             self._send()
 

@@ -403,5 +403,10 @@ class Sink(abc.ABC, Generic[T]):
         writers send nothing there."""
         return None
 
+    def with_record_type(self, record_type: Any) -> "Sink[T]":
+        """The sink for records of this declared type.  Called by ``sink_to`` where a type is declared;
+        returns itself, or a copy that makes use of the type."""
+        return self
+
     def validate(self) -> None:
         """Called in the driver before the job starts: refuse early (a folder that is not empty)."""

@@ -461,6 +461,9 @@ class DataStream(_OperatorSettings):
                 f"sink_to() takes a Sink, not a {type(sink).__name__}",
                 do="use add_sink() for a SinkFunction or a callable",
             )
+        record_type = self.transformation.output_type
+        if record_type is not None:
+            sink = sink.with_record_type(record_type)
         return self._sink(type(sink).__name__, sink)
 
     def print(self, sink_identifier: Optional[str] = None) -> "DataStreamSink":
@@ -486,7 +489,10 @@ class DataStream(_OperatorSettings):
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
             raise InvalidJobError(f"the limit must be an int of at least 0, not {limit!r}")
         sink: CollectSink = CollectSink()
-        self.sink_to(sink).name("Data stream collect sink")
+        collected = self.sink_to(sink).name("Data stream collect sink")
+        parallelism = _common_parallelism(self.transformation)
+        if parallelism is not None:  # the records of one subtask stay in order
+            collected.set_parallelism(parallelism)
         job_client = self.environment.execute_async(job_execution_name or "DataStream Collect")
         results = sink.results()
 
@@ -518,6 +524,15 @@ class DataStreamSink(_OperatorSettings):
 
     def get_transformation(self) -> SinkTransformation:
         return self.transformation  # type: ignore[return-value]
+
+
+def _common_parallelism(transformation: Transformation) -> Optional[int]:
+    """Parallelism of the operators that give a stream its records: 1 where they differ, None where all
+    have the job's default."""
+    if isinstance(transformation, PhysicalTransformation):
+        return transformation.parallelism
+    found = {_common_parallelism(parent) for parent in transformation.inputs}
+    return found.pop() if len(found) == 1 else 1
 
 
 def check_watermark_strategy(

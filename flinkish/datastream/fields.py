@@ -1,13 +1,15 @@
 """One field of a record, whatever kind of record it is.
 
 A field is a position (tuples, lists, Rows, dataclasses) or a name (dicts, Rows, NamedTuples,
-dataclasses, objects with attributes).  A number is a record of one field, at position 0.
+dataclasses, objects with attributes).  A number, a text or a date is a record of one field, at
+position 0.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import datetime
 from decimal import Decimal
 from numbers import Number
 from typing import Any, Optional, Union
@@ -17,6 +19,9 @@ from flinkish.common.types import Row
 from flinkish.errors import InvalidJobError
 
 Field = Union[int, str]
+
+#: Records of one field, at position 0.
+_SINGLE_VALUES = (Number, Decimal, str, bytes, datetime.date, datetime.time, datetime.timedelta)
 
 
 def check_field(field: Any, what: str) -> Field:
@@ -59,7 +64,7 @@ def get_field(record: Any, field: Field) -> Any:
             return record[field]
         if dataclasses.is_dataclass(record):
             return getattr(record, _name_at(record, field))
-        if field == 0 and isinstance(record, (Number, Decimal)):
+        if field == 0 and isinstance(record, _SINGLE_VALUES):
             return record
     elif isinstance(record, (dict, Row)):
         return record[field]
@@ -83,7 +88,7 @@ def with_field(record: Any, field: Field, value: Any) -> Any:
         changed_row = copy.copy(record)
         changed_row[field] = value
         return changed_row
-    if isinstance(record, (Number, Decimal)):
+    if isinstance(record, _SINGLE_VALUES):
         return value
     changed = copy.copy(record)
     name = field if isinstance(field, str) else _name_at(record, field)

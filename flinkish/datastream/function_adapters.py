@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Callable, Optional, Union
 
 from flinkish.common.typeinfo import TypeInformation
@@ -52,6 +53,12 @@ def check_function(function: Any, kind: type, method: str) -> Any:
         raise InvalidJobError(
             f"{method}() cannot use {_describe(function)}",
             do=f"give a {kind.__name__} or a plain callable",
+        )
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidJobError(
+            f"{method}() cannot use the async function {getattr(function, '__name__', function)!r}",
+            why="nothing awaits it: its results would be coroutines",
+            do="write it with def; calls of services go into a flat_map() that collects some records first",
         )
     return function
 

@@ -317,7 +317,16 @@ class StreamExecutionEnvironment:
         a Row)."""
         from flinkish.connectors.collection import CollectionSource
 
-        items = list(collection)
+        try:
+            items = list(collection)
+        except TypeError:
+            if hasattr(collection, "__iter__"):
+                raise
+            raise InvalidJobError(
+                f"from_collection() cannot read a {type(collection).__name__}",
+                why="it is no list and cannot be iterated",
+                do="give a list, or single elements to from_elements()",
+            ) from None
         if check_type(type_info, "the collection") is not None:
             for position, item in enumerate(items):
                 type_info.check(item, f"element {position} of the collection")  # type: ignore[union-attr]

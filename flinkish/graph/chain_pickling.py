@@ -28,8 +28,22 @@ _SPARK_DRIVER_TYPES = frozenset(
 )
 
 
-class _SparkObjectFound(Exception):
-    """Raised out of the pickler at an object of Spark that lives in the driver only."""
+# Those of flinkish, by module: without a cluster they would even pickle, and then do nothing in a slot.
+_OWN_DRIVER_MODULES = (
+    "flinkish.common.job_client",
+    "flinkish.datastream.broadcast_stream",
+    "flinkish.datastream.closeable_iterator",
+    "flinkish.datastream.connected_streams",
+    "flinkish.datastream.data_stream",
+    "flinkish.datastream.keyed_stream",
+    "flinkish.datastream.stream_execution_environment",
+    "flinkish.datastream.windowed_stream",
+    "flinkish.shell.slot_cluster",
+)
+
+
+class _DriverObjectFound(Exception):
+    """Raised out of the pickler at an object of Spark or flinkish that lives in the driver only."""
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -43,8 +57,8 @@ class _Pickler(cloudpickle.Pickler):
                 obj.co_filename if isinstance(item, str) and item == "<dynamic-code>" else item
                 for item in arguments
             )
-        if _is_spark_object(obj):
-            raise _SparkObjectFound(_type_name(obj))
+        if _is_driver_object(obj):
+            raise _DriverObjectFound(_type_name(obj))
         return super().reducer_override(obj)
 
 
@@ -53,6 +67,14 @@ def _is_spark_object(obj: Any) -> bool:
     return any(
         cls.__name__ in _SPARK_DRIVER_TYPES and cls.__module__.split(".")[0] == "pyspark"
         for cls in type(obj).__mro__
+    )
+
+
+def _is_driver_object(obj: Any) -> bool:
+    if isinstance(obj, types.FunctionType):  # most of what is pickled
+        return False
+    return _is_spark_object(obj) or any(
+        cls.__module__ in _OWN_DRIVER_MODULES for cls in type(obj).__mro__
     )
 
 
@@ -150,11 +172,15 @@ def _describe(
     kind = _type_name(culprit)
     variable = path[-1] if path else ""
     way = " of ".join(f'"{label}"' for label in reversed(path))
-    if isinstance(failure, _SparkObjectFound):
+    if isinstance(failure, _DriverObjectFound):
         why = f"it captures {way or 'it'}, a {kind}, which lives in the driver only"
         do = (
             "collect what the function needs into plain Python values before, "
-            "or read the DataFrame as a stream with env.from_dataframe()"
+            + (
+                "or read the DataFrame as a stream with env.from_dataframe()"
+                if _is_spark_object(culprit)
+                else "or bring another stream to the function with connect() or union()"
+            )
         )
     else:
         reason = str(failure).strip().splitlines()
@@ -211,7 +237,7 @@ def _find_culprit(
 
 def _children(value: Any) -> Iterator[_Child]:
     """What pickling ``value`` also pickles."""
-    if _is_spark_object(value):
+    if _is_driver_object(value):
         return
     if isinstance(value, types.MethodType):
         yield _Child("self", value.__self__)

@@ -8,11 +8,13 @@ Source: Flink's ``StreamGraphGenerator``, ``StreamGraph.addEdge`` and ``StreamGr
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import heapq
 import re
 from typing import Any, Iterable, Mapping, NamedTuple, Optional, Sequence
 
+from flinkish.common import options
 from flinkish.datastream.partitioners import (
     CustomPartitioner,
     ForwardPartitioner,
@@ -80,30 +82,15 @@ class StreamGraphGenerator:
     ):
         self.transformations = list(transformations)
         self.configuration = dict(configuration or {})
-        self.job_name = job_name or str(self.configuration.get("pipeline.name") or DEFAULT_JOB_NAME)
-        if parallelism is None:
-            parallelism = self._integer("parallelism.default", 1)
-        self.parallelism = parallelism
+        read = functools.partial(options.read, self.configuration)
+        self.job_name = job_name or read(options.PIPELINE_NAME) or DEFAULT_JOB_NAME
+        self.parallelism = parallelism or read(options.PARALLELISM_DEFAULT)
         if max_parallelism is None:
-            max_parallelism = self._integer("pipeline.max-parallelism", -1)
+            max_parallelism = read(options.PIPELINE_MAX_PARALLELISM)
         self.max_parallelism = max_parallelism if max_parallelism > 0 else None
         if chaining_enabled is None:
-            value = self.configuration.get("pipeline.operator-chaining.enabled", True)
-            chaining_enabled = str(value).strip().lower() != "false"
+            chaining_enabled = read(options.PIPELINE_OPERATOR_CHAINING)
         self.chaining_enabled = chaining_enabled
-
-    def _integer(self, key: str, default: int) -> int:
-        value = self.configuration.get(key)
-        if value is None or value == "":
-            return default
-        try:
-            return int(value)
-        except (TypeError, ValueError):
-            raise ConfigurationError(
-                f"could not read option {key}",
-                why=f"its value is {value!r}, not an integer",
-                do="set an integer",
-            ) from None
 
     # ---- the way through ------------------------------------------------------------------------
 
@@ -125,10 +112,33 @@ class StreamGraphGenerator:
                 why="the program defines no operators",
                 do="add a source and a sink before execute()",
             )
+        self._check_state_backend()
+        if not options.read(self.configuration, options.PIPELINE_AUTO_GENERATE_UIDS):
+            self._check_uids()
         self._insert_conversions()
         nodes = {node.id: node for node in _topological(self._nodes)}
         _assign_operator_ids(nodes.values(), self._physical)
         return StreamGraph(self.job_name, nodes, self.configuration, self.chaining_enabled)
+
+    def _check_uids(self) -> None:
+        for node_id, transformation in self._physical.items():
+            if transformation.uid is None and transformation.uid_hash is None:
+                raise InvalidJobError(
+                    f'could not identify operator "{self._nodes[node_id].name}"',
+                    where=f'job "{self.job_name}"',
+                    why=f"it has no uid, and {options.PIPELINE_AUTO_GENERATE_UIDS.key} is false",
+                    do="call uid(...) on it",
+                )
+
+    def _check_state_backend(self) -> None:
+        backend = options.read(self.configuration, options.STATE_BACKEND)
+        if backend != "hashmap":
+            raise ConfigurationError(
+                f'could not use state backend "{backend}"',
+                where=f'job "{self.job_name}", {options.STATE_BACKEND.key}',
+                why="this version keeps keyed state as Python objects only",
+                do=f"set {options.STATE_BACKEND.key} to hashmap",
+            )
 
     def _translate(self, transformation: Transformation) -> None:
         if isinstance(transformation, UnionTransformation):

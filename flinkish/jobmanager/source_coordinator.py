@@ -7,11 +7,11 @@ the readers sent.  Nothing here starts a thread or sends a byte by itself.
 
 from __future__ import annotations
 
-import traceback
 from typing import Any, Callable, Optional
 
 import cloudpickle
 
+from flinkish.common.user_traceback import format_user_traceback
 from flinkish.connectors.spi import ReaderInfo, Source, SplitEnumerator, SplitEnumeratorContext
 from flinkish.errors import FlinkishError, InvalidJobError, UserFunctionError
 from flinkish.messages.control import (
@@ -131,7 +131,7 @@ def user_error(what: str, error: BaseException) -> FlinkishError:
         return error
     return UserFunctionError(
         what,
-        traceback_text="".join(traceback.format_exception(error)),
+        traceback_text=format_user_traceback(error),
         exception_type=type(error).__name__,
         exception_message=str(error)[:1_000],
     )

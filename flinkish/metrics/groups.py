@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import time
 from collections import deque
 from typing import Any, Callable, Optional
@@ -82,6 +83,17 @@ class SimpleDistribution(Distribution):
         return {"count": self.count, "sum": self.sum, "min": self.min, "max": self.max, "mean": mean}
 
 
+_PLAIN = frozenset((int, float, bool, type(None)))
+_TEXT_MAX = 200
+
+
+def _number_or_text(value: Any) -> Any:
+    for kind, convert in ((numbers.Integral, int), (numbers.Real, float)):
+        if isinstance(value, kind):
+            return convert(value)
+    return str(value)[:_TEXT_MAX]
+
+
 class _Gauge(Metric):
     __slots__ = ("_read",)
 
@@ -90,9 +102,11 @@ class _Gauge(Metric):
 
     def snapshot(self) -> Any:
         try:
-            return self._read()
+            value = self._read()
+            # Anything else might not pickle on its way to the JobManager, or be huge.
+            return value if type(value) in _PLAIN else _number_or_text(value)
         except Exception as error:  # user code; one bad gauge must not take the others with it
-            return f"{type(error).__name__}: {error}"
+            return f"{type(error).__name__}: {error}"[:_TEXT_MAX]
 
 
 class OperatorMetricGroup(MetricGroup):

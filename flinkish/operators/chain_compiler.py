@@ -127,14 +127,14 @@ class _Compiler:
         name = f"rows_{next(self._numbers)}"
         value, time = code.variable("v"), code.variable("ts") if timed else None
         with code.function(name, "values, timestamps" if timed else "values"):
-            header = f"for {value}, {time} in zip(values, timestamps):" if timed else f"for {value} in values:"
-            with code.block(header):
+            records = f"{value}, {time} in zip(values, timestamps)" if timed else f"{value} in values"
+            with code.block(f"for {records}:"):
                 if _expands(node) and _reaches_output_directly(node):
                     code.spend()
                 if isinstance(node.operator, SourceOperator):
                     self.emit(node, value, time, owned=True)
                 else:
-                    self._generate(node, value, time, input_index)
+                    self._generate(node, value, time, input_index, owned=True)
         return name
 
     def _write_drain(self, node: Node) -> str:
@@ -148,7 +148,7 @@ class _Compiler:
                     code.line("continue")
                 code.spend()
                 code.line(f"{value}, {time} = item")
-                emit = Emit(self, node)
+                emit = Emit(self, node, False)
                 if node.operator.tagged_results:
                     emit.result(value, time)
                 else:
@@ -168,6 +168,10 @@ class _Compiler:
             else:
                 code.line("pass")
             return
+        convert = node.converter(tag)
+        if convert is not None:
+            with code.blame(node.operator, "output", value):
+                code.line(f"{value} = {code.bind('convert', convert)}({value})")
         if node.operator.keeps_emitted and not owned and self.copies:
             with code.blame(node.operator, "output", value):
                 code.freeze(value)
@@ -196,12 +200,12 @@ class _Compiler:
             with code.blame(node.operator, "output", value):
                 code.freeze(value)
         if not code.deep:
-            self._generate(child, value, time, 0)
+            self._generate(child, value, time, 0, owned)
             return
         name = f"rest_{next(self._numbers)}"
         inner, inner_time = code.variable("v"), code.variable("ts") if time else None
         with code.function(name, inner if time is None else f"{inner}, {inner_time}"):
-            self._generate(child, inner, inner_time, 0)
+            self._generate(child, inner, inner_time, 0, owned)
         call = f"{name}({value if time is None else f'{value}, {time}'})"
         with code.set_down():
             if _expands(child):
@@ -209,8 +213,10 @@ class _Compiler:
                 call = f"yield from {call}"
             code.line(call)
 
-    def _generate(self, node: Node, value: str, time: Optional[str], input_index: int) -> None:
-        node.operator.generate(self.code, value, time, Emit(self, node), input_index)
+    def _generate(
+        self, node: Node, value: str, time: Optional[str], input_index: int, owned: bool
+    ) -> None:
+        node.operator.generate(self.code, value, time, Emit(self, node, owned), input_index)
 
     def result(self, node: Node, value: str, time: Optional[str]) -> None:
         """What follows something that a process function yielded: ``(tag, value)``, or a record."""
@@ -255,10 +261,13 @@ class _Compiler:
 
 
 class Emit:
-    """What an operator calls in `generate` where it emits."""
+    """What an operator calls in `generate` where it emits.
 
-    def __init__(self, compiler: _Compiler, node: Node):
-        self._compiler, self._node = compiler, node
+    ``input_owned``: nobody but the record can reach the operator's input value; what it hands on as
+    it is, is then owned too."""
+
+    def __init__(self, compiler: _Compiler, node: Node, input_owned: bool):
+        self._compiler, self._node, self.input_owned = compiler, node, input_owned
 
     def __call__(
         self, value: str, timestamp: Optional[str], owned: bool = False, tag: Optional[OutputTag] = None

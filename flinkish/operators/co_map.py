@@ -1,4 +1,4 @@
-"""map and flat_map on two connected streams."""
+"""map and flat_map on two connected streams.  A co-map's None is no result, as in PyFlink."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class CoStreamMap(RuntimeOperator):
         if self.needs_key:
             self.select_key(value, input_index)
         result = self.call(self.maps[input_index], value, record=value)
-        yield from self.output.emit(result, timestamp)
+        if result is not None:
+            yield from self.output.emit(result, timestamp)
 
     def generate(self, code, value, timestamp, emit, input_index=0):
         if self.needs_key:
@@ -24,7 +25,8 @@ class CoStreamMap(RuntimeOperator):
         result = code.variable("v")
         with code.blame(self, record=value):
             code.line(f"{result} = {code.bind(self.name, self.maps[input_index])}({value})")
-        emit(result, timestamp)
+        with code.block(f"if {result} is not None:"):
+            emit(result, timestamp)
 
 
 class CoStreamFlatMap(RuntimeOperator):

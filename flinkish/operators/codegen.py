@@ -28,9 +28,22 @@ Rules for those who write into it:
   back goes to `after`; it runs before each `yield` and at the end (not after an exception).
 * Names come from `variable` and `bind`, so that they never collide.
 
-Measured against a bare loop: see the table in `flinkish.operators.chain`'s benchmark note below.
+Measured by ``python -m tests.benchmarks.chains`` (CPython 3.11, tuples of three atoms, best of 400
+interleaved rounds on a shared two-core machine, spread of the ratios about 0.1), as ratios to a bare
+loop that does the same by hand:
 
-PLACEHOLDER_FIGURES
+    ======================================  =====  ===================  ===========
+    chain                                   fused  fused, object reuse  interpreted
+    ======================================  =====  ===================  ===========
+    map, filter, map                        1.4    1.0                  22
+    keyed process, ValueState               3.1    2.9                  23
+      against a loop with such a generator  1.1    1.0                  8
+    reduce                                  2.0    1.2                  15
+    window reduce                           1.05   1.05                 4.5
+    ======================================  =====  ===================  ===========
+
+What fused costs above object reuse is the look whether an emitted value can still change, 90-120 ns a
+tuple (`operators.copying`); what a process function costs is its own generator and state methods.
 """
 
 from __future__ import annotations

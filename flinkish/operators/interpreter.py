@@ -85,6 +85,9 @@ class InterpretedOutput:
             if tag is not None:
                 self._unclaimed(tag, value, timestamp)
             return
+        convert = self._node.converter(tag)
+        if convert is not None:
+            value = operator.call(convert, value, record=value, role="output")
         if operator.keeps_emitted and not owned and copies:
             value, owned = self._freeze(value), True
         for target in targets[:-1]:

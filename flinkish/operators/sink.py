@@ -103,7 +103,7 @@ class SinkWriterOperator(RuntimeOperator):
         self.call(self.writer.flush, True, role="flush")
         committables = self.call(self.writer.prepare_commit, role="prepare_commit")
         if committables:
-            event = SinkCommittables(cloudpickle.dumps(list(committables)))
+            event = SinkCommittables(self.call(cloudpickle.dumps, list(committables), role="prepare_commit"))
             self.environment.send_event(self.spec.operator_id, event)
 
     def handle_event(self, payload: Any) -> None:

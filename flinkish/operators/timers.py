@@ -3,16 +3,15 @@
 States of a timer: *registered* (in its bucket), then *fired* or *deleted* (gone from it).
 Invariants (`TimerQueue.check`):
 
-* a bucket exists for a time exactly while it holds a timer;
-* the heap holds each time at most once, and every time that has a bucket;
+* the heap holds each time that has a bucket, once; a bucket may be empty, until the heap is looked at;
 * timers fire in order of time, and within one time in the order of registration.
 
 A timer that is registered while others fire, at or below the time that has been reached, fires in
 the same advance, as in Flink; so does one registered for the very time that is firing.
 
 Many timers share a time (windows, minutes), so the heap holds times, not timers: registering one
-more for a known time is two dict operations.  Measured (CPython 3.11): register 0.25 us, fire 0.2 us
-beside the user's ``on_timer``.
+more for a known time is two dict operations.  Measured (CPython 3.11): register 0.18 us (0.27 for a
+time of its own), fire 0.2 us (0.65), beside the user's ``on_timer``.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ class TimerQueue:
     ([(10, 'b')], 1, 20)
     """
 
-    __slots__ = ("_buckets", "_heap", "_queued", "_count")
+    __slots__ = ("_buckets", "_heap", "_empty", "_count")
 
     def __init__(self) -> None:
         self._buckets: dict[int, dict[Any, None]] = {}
         self._heap: list[int] = []
-        self._queued: set[int] = set()
+        self._empty = 0
         self._count = 0
 
     def __len__(self) -> int:
@@ -50,9 +49,10 @@ class TimerQueue:
         bucket = self._buckets.get(timestamp)
         if bucket is None:
             self._buckets[timestamp] = {key: None}
-            if timestamp not in self._queued:
-                self._queued.add(timestamp)
-                heappush(self._heap, timestamp)
+            heappush(self._heap, timestamp)
+        elif not bucket:
+            bucket[key] = None
+            self._empty -= 1
         elif key in bucket:
             return False
         else:
@@ -66,21 +66,26 @@ class TimerQueue:
         if bucket is None or key not in bucket:
             return False
         del bucket[key]
-        if not bucket:
-            del self._buckets[timestamp]  # its time stays in the heap and is skipped
-            if len(self._heap) > 64 and len(self._heap) > 2 * len(self._buckets):
-                self._heap = sorted(self._buckets)
-                self._queued = set(self._heap)
         self._count -= 1
+        if not bucket:
+            self._empty += 1
+            if self._empty > 64 and 2 * self._empty > len(self._heap):
+                self._buckets = {time: keys for time, keys in self._buckets.items() if keys}
+                self._heap = sorted(self._buckets)
+                self._empty = 0
         return True
 
     @property
     def next_time(self) -> Optional[int]:
         """Time of the first timer, or None."""
-        heap, buckets = self._heap, self._buckets
-        while heap and heap[0] not in buckets:
-            self._queued.discard(heappop(heap))
-        return heap[0] if heap else None
+        while self._heap:
+            timestamp = self._heap[0]
+            if self._buckets[timestamp]:
+                return timestamp
+            heappop(self._heap)
+            del self._buckets[timestamp]
+            self._empty -= 1
+        return None
 
     def fire(self, limit: int) -> Iterator[tuple[int, Any]]:
         """Take out and yield the timers at or below ``limit``, in order, until none is left.
@@ -92,20 +97,24 @@ class TimerQueue:
             if timestamp is None or timestamp > limit:
                 return
             bucket = self._buckets[timestamp]
+            if len(bucket) == 1:
+                key, _ = bucket.popitem()
+                heappop(self._heap)
+                del self._buckets[timestamp]
+                self._count -= 1
+                yield timestamp, key
+                continue
             for key in list(bucket):
                 if key not in bucket:  # deleted since, or fired by an inner round
                     continue
-                earlier = self._heap[0]
-                if earlier < timestamp:  # one was registered for an earlier time: it comes first
+                if self._heap[0] < timestamp:  # one was registered for an earlier time: it comes first
                     yield from self.fire(timestamp - 1)
                     if key not in bucket:
                         continue
                 del bucket[key]
                 self._count -= 1
                 if not bucket:
-                    # Gone for now; a timer that is registered for this time again gets a new bucket.
-                    if self._buckets.get(timestamp) is bucket:
-                        del self._buckets[timestamp]
+                    self._empty += 1  # its entry in the heap goes with the next look at it
                 yield timestamp, key
 
     def timers(self) -> Iterator[tuple[int, Any]]:
@@ -116,9 +125,8 @@ class TimerQueue:
 
     def check(self) -> None:
         """Assert the invariants."""
-        assert all(self._buckets.values())
-        assert len(set(self._heap)) == len(self._heap) and set(self._heap) == self._queued
-        assert self._buckets.keys() <= self._queued
+        assert sorted(self._heap) == sorted(self._buckets)
+        assert self._empty == sum(not bucket for bucket in self._buckets.values())
         assert self._count == sum(map(len, self._buckets.values()))
 
 

@@ -88,7 +88,7 @@ class TimestampsAndWatermarksOperator(RuntimeOperator):
                 with code.block(f"if type({time}) is not int:"):
                     code.line(f"{time} = {code.bind('checked', checked_timestamp)}({time})")
             timestamp = time
-        emit(value, timestamp, owned=True)
+        emit(value, timestamp, owned=emit.input_owned)
         if assigner.idle_timer is not None:
             code.line(f"{bound}.records += 1")
         if assigner.on_batch is not None:

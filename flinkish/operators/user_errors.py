@@ -3,19 +3,14 @@ operator, subtask and record."""
 
 from __future__ import annotations
 
-import os
-import traceback
-from types import TracebackType
-from typing import Any, Optional
+from typing import Any
 
+from flinkish.common.user_traceback import format_user_traceback
 from flinkish.errors import FlinkishError, UnstableKeyError, UserFunctionError
 from flinkish.operators.output import TaskEnvironment
 from flinkish.state.key_encoding import with_operator
 
 RECORD_CHARACTERS_MAX = 200
-
-_ENGINE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_GENERATED = "<flinkish chain "
 
 
 def user_error(
@@ -54,39 +49,14 @@ def user_error(
 
 
 def bounded_repr(value: Any) -> str:
-    """``repr`` of at most 200 characters that never fails."""
+    """``repr`` of at most 200 characters on one line that never fails."""
     try:
         text = repr(value)
     except Exception as error:
         text = f"<{type(value).__qualname__}, whose repr raised {type(error).__name__}>"
     if len(text) > RECORD_CHARACTERS_MAX:
         text = text[: RECORD_CHARACTERS_MAX - 4] + " ..."
-    return text
-
-
-def format_user_traceback(error: BaseException) -> str:
-    """The traceback with the engine's frames folded away where the user's begin."""
-    first = _first_user_frame(error.__traceback__)
-    kept = error.__traceback__ if first is None else first
-    if first is None:  # the engine's own line raised, e.g. over a result that cannot be iterated
-        while kept is not None and kept.tb_next is not None:
-            if kept.tb_frame.f_code.co_filename.startswith(_GENERATED):
-                break
-            kept = kept.tb_next
-    try:
-        lines = traceback.TracebackException(type(error), error, kept).format()
-        return "".join(lines)
-    except Exception as failure:  # a __str__ that raises must not hide the place
-        return "".join(traceback.format_tb(kept)) + f"{type(error).__qualname__} ({failure!r})\n"
-
-
-def _first_user_frame(tb: Optional[TracebackType]) -> Optional[TracebackType]:
-    while tb is not None:
-        name = tb.tb_frame.f_code.co_filename
-        if not name.startswith((_ENGINE, _GENERATED)):
-            return tb
-        tb = tb.tb_next
-    return None
+    return " ".join(text.splitlines())
 
 
 def _message(error: BaseException) -> str:

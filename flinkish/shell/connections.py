@@ -20,6 +20,7 @@ import pickle
 import socket
 import struct
 import sys
+import time
 from collections import deque
 from typing import Any, Callable, Iterable, Optional, Union
 
@@ -52,8 +53,32 @@ _FLUSH_ABOVE_BYTES = 256 * 1024
 _READ_PER_TURN_BYTES = 1024 * 1024
 _SOCKET_BUFFER_BYTES = 1024 * 1024
 _ACCEPTS_PER_TURN = 16
+_DROPS_TOLD = 10
+_DROPS_WINDOW_S = 60
 
 _CONNECTING, _HANDSHAKE, _READY, _CLOSED = range(4)
+
+
+class _DropLog:
+    """Says which peers a listener dropped, at most ``_DROPS_TOLD`` times in ``_DROPS_WINDOW_S``: a port scan
+    must not fill the disk with our log."""
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic):
+        self._clock_s = clock_s
+        self._window_began_s = clock_s()
+        self._count = 0
+
+    def __call__(self, peer: Any, reason: str) -> None:
+        now_s = self._clock_s()
+        if now_s - self._window_began_s >= _DROPS_WINDOW_S:
+            if self._count > _DROPS_TOLD:
+                log.warning("more peers dropped count=%d", self._count - _DROPS_TOLD)
+            self._window_began_s, self._count = now_s, 0
+        self._count += 1
+        if self._count <= _DROPS_TOLD:
+            log.warning("peer dropped peer=%s reason=%r", peer, reason)
+        if self._count == _DROPS_TOLD:
+            log.warning("peers are dropped often, not all are told window_s=%d", _DROPS_WINDOW_S)
 
 
 class Connection:
@@ -89,8 +114,10 @@ class Connection:
         on_frame: Optional[Callable[["Connection", int, int, Any], None]] = None,
         on_message: Optional[Callable[["Connection", Any], None]] = None,
         on_close: Optional[Callable[["Connection", Optional[ConnectionLostError]], None]] = None,
+        log_dropped: Optional[Callable[[Any, str], None]] = None,
     ):
         self.on_ready, self.on_frame = on_ready, on_frame
+        self._log_dropped = log_dropped or _DropLog()
         self.on_message, self.on_close = on_message, on_close
         self.tag: Any = None
         self.peer = peer or _peer_name(sock)
@@ -365,7 +392,7 @@ class Connection:
             self._refused(f"it did not prove the secret within {timeout_ms} ms")
 
     def _refused(self, why: str) -> None:
-        log.warning("peer dropped peer=%s reason=%r", self.peer, why)
+        self._log_dropped(self.peer, why)
         # So that an honest peer with another secret finds that out too, and does not just try again.
         self.flush()
         self._close(
@@ -379,7 +406,7 @@ class Connection:
 
     def _lost(self, why: str) -> None:
         if self._state == _HANDSHAKE and not self._initiator:
-            log.warning("peer dropped peer=%s reason=%r", self.peer, why)
+            self._log_dropped(self.peer, why)
         self._close(
             ConnectionLostError(
                 "lost the connection to a peer" if self._state == _READY else "could not connect to a peer",
@@ -441,6 +468,7 @@ class Listener:
         self._max_half_open = max_half_open
         self._handshake_timeout_ms = handshake_timeout_ms
         self._max_payload = max_payload
+        self._log_dropped = _DropLog()
         self._half_open: dict[Connection, None] = {}
         self._sockets: list[socket.socket] = []
         self._tcp_address: Optional[tuple[str, int]] = None
@@ -500,12 +528,12 @@ class Listener:
                 self._pause(listening)
                 return
             if listening.family == socket.AF_UNIX and not _same_user(sock):
-                log.warning("peer dropped peer=%s reason='it belongs to another user'", self.unix_path)
+                self._log_dropped(self.unix_path, "it belongs to another user")
                 sock.close()
                 continue
             if len(self._half_open) >= self._max_half_open:
                 oldest = next(iter(self._half_open))
-                log.warning("peer dropped peer=%s reason='too many unproven connections'", oldest.peer)
+                self._log_dropped(oldest.peer, "too many unproven connections")
                 oldest.close()
             connection = Connection(
                 self._loop,
@@ -518,6 +546,7 @@ class Listener:
                 max_payload=self._max_payload,
                 on_ready=self._on_ready,
                 on_close=self._on_close,
+                log_dropped=self._log_dropped,
             )
             self._half_open[connection] = None
 

@@ -121,7 +121,7 @@ class SlotProcess:
         try:
             if self._register():
                 self._work()
-        except Exception as error:
+        except BaseException as error:  # also what is no Exception must be told to the JobManager
             self._broken(error)
         finally:
             self._end()
@@ -243,7 +243,7 @@ class SlotProcess:
             log.info("slot ends slot=%s code=%d reason=%r", self.slot_id, exit_code, reason)
             self.exit_code = exit_code
 
-    def _broken(self, error: Exception) -> None:
+    def _broken(self, error: BaseException) -> None:
         """An error of this runtime: report it, then end, so that nothing broken is used again."""
         text = traceback.format_exc()
         log.error("slot failed slot=%s\n%s", self.slot_id, text)
@@ -446,7 +446,7 @@ def _nothing() -> None:
     """What a wake-up calls."""
 
 
-def _internal(error: Exception, text: str, where: str) -> FlinkishError:
+def _internal(error: BaseException, text: str, where: str) -> FlinkishError:
     if isinstance(error, FlinkishError):
         return error
     return InternalError(

@@ -23,8 +23,15 @@ import traceback
 from collections import deque
 from typing import Any, Callable, Iterator, Optional, Sequence
 
+from flinkish.common.user_traceback import format_user_traceback
 from flinkish.connectors.spi import InputStatus
-from flinkish.errors import FlinkishError, InternalError, TaskCancelled, UnstableKeyError
+from flinkish.errors import (
+    FlinkishError,
+    InternalError,
+    TaskCancelled,
+    UnstableKeyError,
+    UserFunctionError,
+)
 from flinkish.messages.deployment import TaskDeploymentDescriptor
 from flinkish.messages.elements import (
     MAX_WATERMARK_MS,
@@ -49,9 +56,6 @@ POLL_RECORDS_FIRST = 64
 POLL_RECORDS_MAX = 2048
 POLL_ROWS_MAX = 64 * 1024
 SINK_RETRY_MS = 5  # a sink without room and without a descriptor is asked again after this
-
-# What user code may raise without meaning to end the slot; KeyboardInterrupt is not the task's.
-_FAILURES = (Exception, SystemExit, TaskCancelled)
 
 _WORKED, _IDLE, _BLOCKED, _ENDED = range(4)
 
@@ -133,7 +137,7 @@ class Task:
         assert self.state == "DEPLOYING", self.state
         try:
             self.chain.open()
-        except _FAILURES as error:
+        except BaseException as error:
             self._end_with(error)
             return
         self._become("RUNNING")
@@ -178,7 +182,7 @@ class Task:
                 continue
             try:
                 action()
-            except _FAILURES as error:
+            except BaseException as error:
                 first = first or self._as_failure(error)
         for gate in self.gates:
             gate.close()
@@ -199,12 +203,27 @@ class Task:
             if not error.where:
                 error.where = f'task "{self.name}"'
             return error
+        if not isinstance(error, Exception):
+            return self._raised_by_user_code(error)
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         return InternalError(
             "a subtask failed",
             where=f'task "{self.name}"',
             why=f"{type(error).__name__}: {error}",
             traceback_text=text,
+        )
+
+    def _raised_by_user_code(self, error: BaseException) -> UserFunctionError:
+        """For what operators let pass (KeyboardInterrupt, asyncio's CancelledError): in a slot only user
+        code raises it, because signals go to the slot's own handlers."""
+        index, total = self.execution.subtask_index, self.descriptor.parallelism
+        return UserFunctionError(
+            f'operator "{self.descriptor.task_name}" subtask {index} of {total} failed',
+            traceback_text=format_user_traceback(error),
+            operator=self.descriptor.task_name,
+            subtask=index,
+            exception_type=type(error).__qualname__,
+            exception_message=str(error),
         )
 
     # ---- a turn ---------------------------------------------------------------------------------
@@ -258,7 +277,7 @@ class Task:
                     if all([writer.is_empty for writer in self.writers]):
                         self._finish()
                     break
-        except _FAILURES as error:
+        except BaseException as error:
             self._end_with(error)
             outcome = _IDLE
         now = clock_ns()
@@ -470,7 +489,7 @@ class Task:
         error: Optional[BaseException] = None
         try:
             self.chain.close()
-        except _FAILURES as raised:
+        except BaseException as raised:
             error = raised
         for gate in self.gates:
             gate.close()

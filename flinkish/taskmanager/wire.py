@@ -30,6 +30,7 @@ import sys
 from array import array
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pyarrow as pa
 
@@ -73,19 +74,28 @@ def encode_rows(values: list, timestamps: list | None) -> list[bytes]:
     Raises:
         UserError: a record does not pickle; names its type and the reason.
     """
+    if timestamps is None:
+        return [_BYTES[_NO_TIMES], _pickled(values, values)]
     try:
-        if timestamps is None:
-            return [_BYTES[_NO_TIMES], pickle.dumps(values, 5)]
-        try:
-            times = array("q", timestamps)
-        except (TypeError, OverflowError):  # a None among them, or beyond 64 bits
-            return [_BYTES[_MIXED_TIMES], pickle.dumps((values, timestamps), 5)]
-        if _BIG_ENDIAN:
-            times.byteswap()
-        head = _BYTES[_INT_TIMES] + _COUNT.pack(len(values))
-        return [head, times.tobytes(), pickle.dumps(values, 5)]
+        times = array("q", timestamps)
+    except (TypeError, OverflowError):  # a None among them, or beyond 64 bits
+        return [_BYTES[_MIXED_TIMES], _pickled((values, timestamps), values)]
+    if _BIG_ENDIAN:
+        times.byteswap()
+    head = _BYTES[_INT_TIMES] + _COUNT.pack(len(values))
+    return [head, times.tobytes(), _pickled(values, values)]
+
+
+def _pickled(content: Any, values: list) -> bytes:
+    """By pickle, and where it cannot name a class or function (one that was made inside a function) by
+    cloudpickle, which sends it along and keeps its identity in the receiver."""
+    try:
+        return pickle.dumps(content, 5)
     except Exception as error:
-        raise _unpicklable(values, error) from error
+        try:
+            return cloudpickle.dumps(content, 5)
+        except Exception:
+            raise _unpicklable(values, error) from error
 
 
 def decode_rows(payload: bytes | memoryview) -> RowBatch:
@@ -111,7 +121,7 @@ def _unpicklable(values: list, error: Exception) -> UserError:
     culprit, why = None, error
     for value in values:
         try:
-            pickle.dumps(value, 5)
+            cloudpickle.dumps(value, 5)
         except Exception as first:
             culprit, why = value, first
             break

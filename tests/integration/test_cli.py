@@ -174,13 +174,15 @@ def test_ctrl_c_closes_user_functions_and_leaves_nothing_running(tmp_path):
         from flinkish.datastream import StreamExecutionEnvironment
         from flinkish.datastream.functions import MapFunction
 
+        folder = sys.argv[1]
+
         class Watch(MapFunction):
             def open(self, context):
-                open(f"{sys.argv[1]}/opened-{context.get_index_of_this_subtask()}", "w").close()
+                open(f"{folder}/opened-{context.get_index_of_this_subtask()}", "w").close()
             def map(self, value):
                 return value
             def close(self):
-                open(f"{sys.argv[1]}/closed", "a").write("x")
+                open(f"{folder}/closed", "a").write("x")
 
         env = StreamExecutionEnvironment.get_execution_environment()
         env.set_parallelism(2)

@@ -10,6 +10,7 @@ no rows.
 
 from __future__ import annotations
 
+import copy
 import os
 import uuid
 from dataclasses import dataclass
@@ -17,8 +18,14 @@ from typing import Any, Iterable, Optional
 
 from pyarrow import fs
 
+from flinkish.connectors.files.file_sink_options import (
+    BucketAssigner,
+    DefaultRollingPolicy,
+    OutputFileConfig,
+    RollingPolicy,
+)
 from flinkish.connectors.files.file_system import absolute_uri, open_file_system
-from flinkish.connectors.files.part_writer import ParquetPart, PartFile, PartFormat, TextPart
+from flinkish.connectors.files.part_writer import ParquetPart, PartFile, PartFormat, row_format
 from flinkish.connectors.spi import Committer, Sink, SinkWriter, WriterInitContext
 from flinkish.errors import InvalidJobError
 
@@ -40,23 +47,36 @@ class FileSink(Sink[Any]):
         path: the folder; local or a URI of ``pyarrow.fs``.  All slots must reach it.
         part_format: ``ParquetPart`` or ``TextPart``.
         overwrite: replace what the folder holds, when the job succeeds.  Only files named ``part-*``
-            or ``*.parquet`` directly in the folder are ever removed.
+            (or as ``names`` says) or ``*.parquet`` directly in the folder are ever removed.
+        names: how the names of the files begin and end; None: ``part-…`` and the format's suffix.
+        part_size_bytes: begin another file when one has this size; None: one file a writer.
     Raises:
         InvalidJobError: at the start of the job, when the folder holds something already and
             ``overwrite`` is off.
     """
 
-    def __init__(self, path: Any, part_format: PartFormat, overwrite: bool = False):
+    def __init__(
+        self,
+        path: Any,
+        part_format: PartFormat,
+        overwrite: bool = False,
+        names: Optional[OutputFileConfig] = None,
+        part_size_bytes: Optional[int] = None,
+    ):
         self.uri = absolute_uri(path)
         self.part_format = part_format
         self.overwrite = overwrite
+        self.prefix = "part" if names is None else names.part_prefix
+        self.suffix = part_format.suffix if names is None else names.part_suffix
+        self.part_size_bytes = part_size_bytes
         self.takes_columns = part_format.takes_columns
         # Marks this sink's hidden files, so that abort finds those of a killed slot too.
         self._token = uuid.uuid4().hex[:12]
 
     @staticmethod
     def for_row_format(base_path: Any, encoder: Any = None) -> "FileSinkBuilder":
-        return FileSinkBuilder(base_path, TextPart(encoder))
+        """Text; ``encoder``: an ``Encoder``, or a callable that makes a line of a record; None: ``str``."""
+        return FileSinkBuilder(base_path, row_format(encoder))
 
     @staticmethod
     def for_bulk_format(base_path: Any, writer_factory: Any) -> "FileSinkBuilder":
@@ -67,6 +87,15 @@ class FileSink(Sink[Any]):
                 do="give flinkish.connectors.files.part_writer.ParquetPart(schema)",
             )
         return FileSinkBuilder(base_path, writer_factory)
+
+    def with_record_type(self, record_type: Any) -> "FileSink":
+        typed = copy.copy(self)
+        typed.part_format = self.part_format.with_record_type(record_type)
+        return typed
+
+    def is_data_file(self, name: str) -> bool:
+        own = name.startswith((f"{self.prefix}-", "part-")) or name.endswith(".parquet")
+        return own and os.path.basename(name) == name
 
     def validate(self) -> None:
         system, path = open_file_system(self.uri)
@@ -114,13 +143,36 @@ class FileSinkBuilder:
     def __init__(self, base_path: Any, part_format: PartFormat):
         self._base_path, self._format = base_path, part_format
         self._overwrite = False
+        self._names: Optional[OutputFileConfig] = None
+        self._part_size_bytes: Optional[int] = None
 
     def overwrite(self, overwrite: bool = True) -> "FileSinkBuilder":
         self._overwrite = overwrite
         return self
 
+    def with_output_file_config(self, output_file_config: OutputFileConfig) -> "FileSinkBuilder":
+        self._names = output_file_config
+        return self
+
+    def with_rolling_policy(self, rolling_policy: RollingPolicy) -> "FileSinkBuilder":
+        by_size = isinstance(rolling_policy, DefaultRollingPolicy)
+        self._part_size_bytes = rolling_policy.part_size_bytes if by_size else None  # type: ignore[attr-defined]
+        return self
+
+    def with_bucket_assigner(self, bucket_assigner: BucketAssigner) -> "FileSinkBuilder":
+        return self
+
+    def with_bucket_check_interval(self, interval: Any) -> "FileSinkBuilder":
+        """Nothing waits for it: files are published when the job has succeeded."""
+        return self
+
     def build(self) -> FileSink:
-        return FileSink(self._base_path, self._format, self._overwrite)
+        return FileSink(
+            self._base_path, self._format, self._overwrite, self._names, self._part_size_bytes
+        )
+
+
+FileSink.RowFormatBuilder = FileSink.BulkFormatBuilder = FileSinkBuilder  # type: ignore[attr-defined]
 
 
 class _FileWriter(SinkWriter[Any]):
@@ -128,7 +180,9 @@ class _FileWriter(SinkWriter[Any]):
         self._format = sink.part_format
         self._system, self._folder = open_file_system(sink.uri)
         self._job_id = context.job_id()
-        self._stem = f"part-{self._job_id[:8]}-{context.index_of_subtask():05d}"
+        self._stem = f"{sink.prefix}-{self._job_id[:8]}-{context.index_of_subtask():05d}"
+        self._suffix, self._part_size_bytes = sink.suffix, sink.part_size_bytes
+        self._complete: list[PendingFile] = []
         self._hidden = f".{self._stem}-{context.attempt_number()}"
         self._token = sink._token
         self._parts = 0
@@ -146,27 +200,37 @@ class _FileWriter(SinkWriter[Any]):
         return self._file
 
     def write(self, value: Any, timestamp_ms: Optional[int], watermark_ms: int) -> None:
-        (self._file or self._open()).write_rows([value])
+        self.write_batch([value], None, watermark_ms)
 
     def write_batch(self, values: list[Any], timestamps_ms: Any, watermark_ms: int) -> None:
         if values:
             (self._file or self._open()).write_rows(values)
+            self._roll()
 
     def write_columns(self, columns: Any, timestamps_ms: Any, watermark_ms: int) -> None:
         if columns.num_rows:
             (self._file or self._open()).write_columns(columns)
+            self._roll()
 
-    def prepare_commit(self) -> list[Any]:
-        """Closes the current file; the next record begins another."""
-        if self._file is None:
-            return [PendingFile(self._job_id, None, None, 0)]
+    def _roll(self) -> None:
+        if self._part_size_bytes is not None and self._stream.tell() >= self._part_size_bytes:
+            self._finish_file()
+
+    def _finish_file(self) -> None:
+        """The next record begins another file."""
+        assert self._file is not None
         self._file.close()
         self._stream.close()
-        name = f"{self._stem}-{self._parts:05d}{self._format.suffix}"
-        pending = PendingFile(self._job_id, self._name, name, self._file.rows)
+        name = f"{self._stem}-{self._parts:05d}{self._suffix}"
+        self._complete.append(PendingFile(self._job_id, self._name, name, self._file.rows))
         self._parts += 1
         self._file = self._stream = None
-        return [pending]
+
+    def prepare_commit(self) -> list[Any]:
+        if self._file is not None:
+            self._finish_file()
+        complete, self._complete = self._complete, []
+        return complete or [PendingFile(self._job_id, None, None, 0)]
 
     def close(self) -> None:
         """An unfinished file is removed; prepared ones are the committer's."""
@@ -189,7 +253,8 @@ class _FileCommitter(Committer):
         system, folder = self._system, self._folder
         system.create_dir(folder, recursive=True)
         job_id = pending[0].job_id if pending else ""
-        own = f"part-{job_id[:8]}-"
+        own = f"{self._sink.prefix}-{job_id[:8]}-"
+        is_data_file = self._sink.is_data_file
         if self._sink.overwrite:
             for name in visible_names(system, folder):
                 if not name.startswith(own) and is_data_file(name):
@@ -198,8 +263,7 @@ class _FileCommitter(Committer):
         for file in files:
             self._publish(file)
         if not files and not any(map(is_data_file, visible_names(system, folder))):
-            suffix = self._sink.part_format.suffix
-            with system.open_output_stream(f"{folder}/{own}empty{suffix}") as stream:
+            with system.open_output_stream(f"{folder}/{own}empty{self._sink.suffix}") as stream:
                 self._sink.part_format.open(stream).close()
 
     def _publish(self, file: PendingFile) -> None:
@@ -222,7 +286,3 @@ def visible_names(system: fs.FileSystem, folder: str) -> list[str]:
     """Names in ``folder`` that do not begin with a dot, sorted; none when there is no folder."""
     infos = system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
     return sorted(info.base_name for info in infos if not info.base_name.startswith("."))
-
-
-def is_data_file(name: str) -> bool:
-    return os.path.basename(name) == name and (name.startswith("part-") or name.endswith(".parquet"))

@@ -101,12 +101,45 @@ class FileSource(Source[Any, FileSplit]):
         return self.format.create_reader(context)
 
 
+class FileEnumeratorProvider:
+    """How files are cut into splits."""
+
+    def __init__(self, splittable: bool):
+        self.splittable = splittable
+
+    @staticmethod
+    def default_splittable_file_enumerator() -> "FileEnumeratorProvider":
+        """A large file is read by several readers.  The default."""
+        return FileEnumeratorProvider(True)
+
+    @staticmethod
+    def default_non_splittable_file_enumerator() -> "FileEnumeratorProvider":
+        """Each file is read by one reader."""
+        return FileEnumeratorProvider(False)
+
+
+class FileSplitAssignerProvider:
+    """Which reader gets which split."""
+
+    @staticmethod
+    def locality_aware_split_assigner() -> "FileSplitAssignerProvider":
+        """Whoever asks gets the next one: slots know nothing of where blocks lie."""
+        return FileSplitAssignerProvider()
+
+
 class FileSourceBuilder:
     """PyFlink's way to make a ``FileSource``."""
 
     def __init__(self, file_format: FileFormat, paths: Sequence[Any]):
         self._format = file_format
         self._paths = paths
+
+    def set_file_enumerator(self, file_enumerator: FileEnumeratorProvider) -> "FileSourceBuilder":
+        self._format = self._format.with_whole_files(not file_enumerator.splittable)
+        return self
+
+    def set_split_assigner(self, split_assigner: FileSplitAssignerProvider) -> "FileSourceBuilder":
+        return self
 
     def process_static_file_set(self) -> "FileSourceBuilder":
         """Read what is there when the job starts, then end.  The default."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import codecs
+import copy
 from dataclasses import dataclass, replace
 from typing import Any, Optional, Sequence
 
@@ -45,6 +46,13 @@ class FileFormat(abc.ABC):
     """What ``FileSource`` asks of a format."""
 
     gives_columns = False
+    #: One split for each file, whatever its size.
+    whole_files = False
+
+    def with_whole_files(self, whole_files: bool) -> "FileFormat":
+        changed = copy.copy(self)
+        changed.whole_files = whole_files
+        return changed
 
     @abc.abstractmethod
     def find_splits(self, files: Sequence[FoundFile], parallelism: int) -> list[FileSplit]:
@@ -115,7 +123,7 @@ class TextLineFormat(StreamFormat):
             size = min(max(even_share, _MIN_SPLIT_BYTES), _MAX_SPLIT_BYTES)
         splits = []
         for file in files:
-            if _compression(file.uri):
+            if _compression(file.uri) or (self.whole_files and file.size):
                 splits.append(FileSplit(file.uri, 0, -1))
                 continue
             for start in range(0, file.size, size):
@@ -299,7 +307,8 @@ class ParquetFormat(BulkFormat):
                     f"{_describe(expected)}",
                     do="read folders of one schema, or name the common columns",
                 )
-            step = max(1, groups * min(share, _MAX_SPLIT_BYTES) // max(file.size, 1))
+            part = groups * min(share, _MAX_SPLIT_BYTES) // max(file.size, 1)
+            step = max(1, groups if self.whole_files else part)
             for start in range(0, groups, step):
                 splits.append(FileSplit(file.uri, start, min(start + step, groups)))
         return splits

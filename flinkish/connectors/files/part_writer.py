@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, Callable, Union
+import copy
+import io
+from typing import Any, Callable, Optional, Union
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from flinkish.common.flink_text import flink_text
+from flinkish.common.serialization import Encoder, SimpleStringEncoder
 from flinkish.connectors.row_columns import RowsToColumns, fit_columns
 from flinkish.errors import InvalidJobError
 
@@ -24,6 +28,10 @@ class PartFormat(abc.ABC):
     @abc.abstractmethod
     def open(self, stream: Any) -> "PartFile":
         """Begin a file on a writable binary stream."""
+
+    def with_record_type(self, record_type: Any) -> "PartFormat":
+        """The format for records of this declared type."""
+        return self
 
 
 class PartFile(abc.ABC):
@@ -111,19 +119,33 @@ class _ParquetFile(PartFile):
         self._writer.close()
 
 
+def row_format(encoder: Any) -> PartFormat:
+    """The format of a callable (record to text or bytes: a line), of a PyFlink ``Encoder``, or of None:
+    the record as text."""
+    if isinstance(encoder, SimpleStringEncoder):
+        return TextPart(None, encoder.charset)
+    return EncoderPart(encoder) if isinstance(encoder, Encoder) else TextPart(encoder)
+
+
 class TextPart(PartFormat):
     """A line a record.
 
     Args:
         encoder: makes text or bytes of a record: a callable, or an object with ``encode``; None:
-            ``str``.  A PyFlink ``Encoder`` with ``charset_name`` does too.
+            ``str``, and Flink's form for records of a declared type.
     """
 
     suffix = ""
 
     def __init__(self, encoder: Any = None, charset: str = "utf-8"):
-        self.encode: Callable[[Any], Union[str, bytes]] = getattr(encoder, "encode", encoder) or str
+        self.encode: Optional[Callable[[Any], Union[str, bytes]]] = getattr(encoder, "encode", encoder)
         self.charset = charset
+        self.record_type: Any = None
+
+    def with_record_type(self, record_type: Any) -> "TextPart":
+        typed = copy.copy(self)
+        typed.record_type = record_type
+        return typed
 
     def open(self, stream: Any) -> PartFile:
         return _TextFile(self, stream)
@@ -131,7 +153,7 @@ class TextPart(PartFormat):
 
 class _TextFile(PartFile):
     def __init__(self, part: TextPart, stream: Any):
-        self._encode, self._charset = part.encode, part.charset
+        self._encode, self._charset = part.encode or flink_text(part.record_type), part.charset
         self._stream = stream
 
     def write_rows(self, rows: list[Any]) -> None:
@@ -143,6 +165,31 @@ class _TextFile(PartFile):
 
     def close(self) -> None:
         """Every line is written already."""
+
+
+class EncoderPart(PartFormat):
+    """Records as a PyFlink ``Encoder`` of the user's writes them."""
+
+    def __init__(self, encoder: Encoder):
+        self.encoder = encoder
+
+    def open(self, stream: Any) -> PartFile:
+        return _EncodedFile(self.encoder, stream)
+
+
+class _EncodedFile(PartFile):
+    def __init__(self, encoder: Encoder, stream: Any):
+        self._encode, self._stream = encoder.encode, stream
+
+    def write_rows(self, rows: list[Any]) -> None:
+        buffer = io.BytesIO()
+        for row in rows:
+            self._encode(row, buffer)
+        self._stream.write(buffer.getvalue())
+        self.rows += len(rows)
+
+    def close(self) -> None:
+        """Every record is written already."""
 
 
 def as_schema(schema: Any) -> pa.Schema:

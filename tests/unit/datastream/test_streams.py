@@ -451,3 +451,35 @@ def test_what_comes_later_is_refused_with_what_to_use(pairs):
 
 def test_project_and_map_leave_a_map_operator(pairs):
     assert isinstance(operator(pairs.project(0)), MapOperator)
+
+
+def test_async_functions_are_refused_because_nothing_awaits_them():
+    async def look_up(value):
+        return value
+
+    async def many(value):
+        yield value
+
+    stream = StreamExecutionEnvironment.get_execution_environment().from_collection([1])
+    for call in (
+        lambda: stream.map(look_up),
+        lambda: stream.flat_map(many),
+        lambda: stream.filter(look_up),
+        lambda: stream.key_by(look_up),
+        lambda: stream.add_sink(look_up),
+    ):
+        with pytest.raises(InvalidJobError, match="async function"):
+            call()
+
+
+def test_a_collection_that_cannot_be_iterated_is_refused_and_a_failing_iterator_shows_its_error():
+    env = StreamExecutionEnvironment.get_execution_environment()
+    with pytest.raises(InvalidJobError, match="cannot read a int"):
+        env.from_collection(5)
+
+    def broken():
+        yield 1
+        raise TypeError("of the user")
+
+    with pytest.raises(TypeError, match="of the user"):
+        env.from_collection(broken())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from flinkish.datastream import StreamExecutionEnvironment
 from flinkish.datastream import partitioners as p
 from flinkish.errors import UnpicklableFunctionError
 from flinkish.graph.chain_pickling import pickle_chains
@@ -138,6 +139,16 @@ def test_a_captured_spark_session_is_named_with_advice_even_if_it_would_pickle(s
         assert "from_dataframe" in error.do
     other = spark_classes.Mine()
     assert pickle_chains(job(map_(source(), "M", lambda value: (other, value))))
+
+
+def test_a_captured_environment_or_stream_is_named_itself_and_not_what_it_holds():
+    env = StreamExecutionEnvironment.get_execution_environment()
+    stream = env.from_collection([1])
+    for value, name in ((env, "StreamExecutionEnvironment"), (stream, "DataStream")):
+        error = refusal(map_(source(), "look up", lambda record: (value, record)))
+        assert error.fields["variable"] == "value" and name in error.why
+        assert "in the driver only" in error.why and "connect()" in error.do
+        assert error.why.count(" of ") == 0
 
 
 def test_checking_for_spark_imports_no_pyspark():

@@ -306,3 +306,15 @@ def test_a_parallelism_that_is_no_positive_integer_is_refused(parallelism):
 def test_an_option_that_is_no_integer_is_refused_by_its_key():
     with pytest.raises(ConfigurationError, match="parallelism.default"):
         generate(source(), configuration={"parallelism.default": "many"})
+
+
+def test_a_state_backend_that_is_not_there_is_refused():
+    with pytest.raises(ConfigurationError, match='state backend "rocksdb"'):
+        generate(source(), configuration={"state.backend.type": "rocksdb"})
+
+
+def test_operators_without_a_uid_are_refused_when_none_may_be_derived():
+    configuration = {"pipeline.auto-generate-uids": "false"}
+    generate(source(uid="numbers"), configuration=configuration)
+    with pytest.raises(InvalidJobError, match='operator "Map"'):
+        generate(map_(source(uid="numbers")), configuration=configuration)

@@ -1,3 +1,7 @@
+import threading
+from fractions import Fraction
+
+import numpy as np
 import pytest
 
 from flinkish.metrics import MetricGroup
@@ -48,3 +52,17 @@ def test_one_name_cannot_be_two_kinds_of_metric():
     group.counter("x")
     with pytest.raises(ValueError, match="'x'"):
         group.meter("x")
+
+
+def test_what_a_gauge_returns_is_a_number_or_short_text_so_that_a_report_always_travels():
+    group = OperatorMetricGroup()
+    group.gauge("lock", threading.Lock)
+    group.gauge("long", lambda: "x" * 10_000)
+    group.gauge("numpy", lambda: np.int64(7))
+    group.gauge("share", lambda: Fraction(1, 2))
+    group.gauge("none", lambda: None)
+    figures = group.snapshot()
+    assert figures.pop("lock").startswith("<unlocked _thread.lock")
+    assert len(figures.pop("long")) == 200
+    assert figures == {"numpy": 7, "share": 0.5, "none": None}
+    assert type(figures["numpy"]) is int

@@ -1,6 +1,5 @@
 """What a chain does with records, watermarks and the clock; each test for both forms."""
 
-import enum
 import pickle
 from operator import attrgetter, itemgetter
 
@@ -724,7 +723,8 @@ def test_an_error_of_user_code_names_operator_subtask_and_record(fused, where):
 
 
 def test_stop_iteration_of_a_map_is_an_error_and_not_the_end(fused):
-    for operators in ([MapOperator(lambda v: next(iter(())))], [MapOperator(lambda v: next(iter(()))), FlatMapOperator(list)]):
+    stops = MapOperator(lambda v: next(iter(())))
+    for operators in ([stops], [stops, FlatMapOperator(list)]):
         with pytest.raises(UserFunctionError) as caught:
             Chain(*operators, fused=fused).rows([1])
         assert caught.value.fields["exception_type"] == "StopIteration"
@@ -781,7 +781,6 @@ def test_a_key_refused_by_a_writer_names_the_operator_before_it(fused):
     from flinkish.datastream.partitioners import KeyGroupPartitioner
     from flinkish.state.key_groups import KeyMemo
 
-    chain = Chain(MapOperator(lambda v: v), partitioner=KeyGroupPartitioner(lambda v: v), fused=fused, name="mapper")
     memo = KeyMemo(lambda key: key)
 
     def generate(code, value, timestamp):
@@ -795,16 +794,16 @@ def test_a_key_refused_by_a_writer_names_the_operator_before_it(fused):
         except (TypeError, ValueError):
             memo.compute(value)
 
+    by_value = KeyGroupPartitioner(lambda v: v)
+    chain = Chain(MapOperator(lambda v: v), partitioner=by_value, fused=fused, name="mapper")
     chain.writers[0].generate, chain.writers[0].emit = generate, emit
-    again = Chain(MapOperator(lambda v: v), partitioner=KeyGroupPartitioner(lambda v: v), fused=fused, name="mapper")
-    again.writers[0].generate, again.writers[0].emit = generate, emit
-    again.chain.open()
+    chain.chain.open()  # again, now with that writer
     with pytest.raises(UnstableKeyError, match="list") as caught:
-        again.rows([[1]])
+        chain.rows([[1]])
     assert "mapper" in caught.value.where
 
 
-def test_an_error_while_opening_closes_what_was_opened(fused):
+def test_operators_open_and_close_from_the_tail_to_the_head(fused):
     log = []
 
     class Noting(f.MapFunction):
@@ -883,10 +882,6 @@ def test_the_runtime_context_knows_the_subtask(fused):
         "name": "task", "index": 1, "parallelism": 3, "most": 128, "attempt": 0, "full": "task (2/3)",
         "a": "1", "b": "default",
     }  # fmt: skip
-
-
-class Kind(enum.Enum):
-    A = 1
 
 
 def test_generator_functions_of_classes_need_no_test_for_none():

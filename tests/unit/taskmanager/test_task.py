@@ -1,12 +1,13 @@
 """A subtask alone in a slot core: turns, slices, room, idleness, failure, end."""
 
+import asyncio
 from collections import deque
 
 import pytest
 
 from flinkish.connectors.spi import InputStatus
 from flinkish.datastream import partitioners
-from flinkish.errors import InternalError, TaskCancelled, UnstableKeyError
+from flinkish.errors import InternalError, TaskCancelled, UnstableKeyError, UserFunctionError
 from flinkish.graph.job_graph import JobEdge, JobGraph, JobVertex, OutputEdge
 from flinkish.messages.elements import (
     MAX_WATERMARK_MS,
@@ -298,6 +299,19 @@ def test_a_cancelled_task_inside_user_code_is_canceled_not_failed():
     world.slots.run_until_quiet()
     states = {execution.vertex_id: state for execution, state in world.slots.states.items()}
     assert states["source"] == "CANCELED" and not world.slots.failures
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError("stop")])
+def test_what_user_code_raises_beside_exceptions_fails_its_task_and_not_the_slot(error):
+    world = World(job(polls([RowBatch([3])]), failing(error))).start()
+    world.slots.run_until_quiet()
+    (failure,) = world.slots.failures.values()
+    assert isinstance(failure, UserFunctionError)
+    assert failure.fields["exception_type"] == type(error).__name__
+    text = str(failure)
+    assert text.startswith("Traceback") and "raise error" in text
+    assert text.splitlines()[-1] == 'operator "source" subtask 0 of 1 failed'
+    assert world.tasks["sink"].state == "RUNNING"
 
 
 def test_an_error_in_open_fails_the_task_and_closes_it():

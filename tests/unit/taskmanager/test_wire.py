@@ -129,6 +129,20 @@ def test_a_record_that_does_not_pickle_is_named_by_type_and_reason():
     assert "a handle stays where it is" in str(raised.value)
 
 
+@pytest.mark.parametrize("timestamps", [None, [1, 2], [None, 2]])
+def test_classes_and_functions_that_were_made_inside_a_function_travel_and_stay_one_class(timestamps):
+    @dataclasses.dataclass
+    class Local:
+        n: int
+
+    def double(n):
+        return 2 * n
+
+    first, second = through([Local(1), (Local(2), double)], timestamps).values
+    assert type(first) is Local and first.n == 1 and second[0] == Local(2)
+    assert second[1](4) == 8
+
+
 def test_events_and_credits_travel():
     events = [
         Watermark(5), Watermark(-(2**63)), Watermark(MAX_WATERMARK_MS), Watermark(2**70),

@@ -1,0 +1,60 @@
+"""Tracebacks of user code as text, without the engine's frames above it."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from types import FrameType, TracebackType
+from typing import Optional
+
+_ENGINE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+#: How the file names of generated chains begin.
+GENERATED = "<flinkish chain "
+_CHAINED_MAX = 20
+
+
+def format_user_traceback(error: BaseException) -> str:
+    """The traceback of ``error`` from the user's first frame on, and so for each exception before it.
+
+    One that no frame of the user's raised (over a result that cannot be iterated, say) begins with the
+    generated line, which shows the operator.  What the engine alone met while it was dealing with
+    another error is left out unless it is the declared cause."""
+    try:
+        return "".join(_shown(error, _CHAINED_MAX).format())
+    except Exception as failure:  # a __str__ that raises must not hide the place
+        return "".join(traceback.format_tb(_kept(error))) + f"{type(error).__qualname__} ({failure!r})\n"
+
+
+def _shown(error: BaseException, chained_max: int) -> traceback.TracebackException:
+    shown = traceback.TracebackException(type(error), error, _kept(error))
+    cause, context = error.__cause__, error.__context__
+    if shown.__cause__ is not None and cause is not None:
+        shown.__cause__ = _shown(cause, chained_max - 1) if chained_max else None
+    if shown.__context__ is not None and context is not None:
+        if not chained_max or _first_user_frame(context.__traceback__) is None:
+            shown.__context__ = None
+        else:
+            shown.__context__ = _shown(context, chained_max - 1)
+    return shown
+
+
+def _kept(error: BaseException) -> Optional[TracebackType]:
+    first = _first_user_frame(error.__traceback__)
+    if first is not None:
+        return first
+    kept = error.__traceback__
+    while kept is not None and kept.tb_next is not None and not _is_generated(kept.tb_frame):
+        kept = kept.tb_next
+    return kept
+
+
+def _is_generated(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(GENERATED)
+
+
+def _first_user_frame(tb: Optional[TracebackType]) -> Optional[TracebackType]:
+    while tb is not None:
+        if not tb.tb_frame.f_code.co_filename.startswith((_ENGINE, GENERATED)):
+            return tb
+        tb = tb.tb_next
+    return None
