@@ -14,6 +14,7 @@ from flinkish.common.watermark_strategy import WatermarkStrategy
 from flinkish.connectors.spi import (
     Boundedness,
     Committer,
+    InputStatus,
     Sink,
     SinkWriter,
     Source,
@@ -185,9 +186,8 @@ def test_the_line_about_the_record_is_one_line_however_the_record_looks(env):
             return "first\nsecond"
 
     _, text = failure_of(lambda: collect(env.from_collection([1]).map(lambda n: Tall()).map(lambda t: t.nothing)))
-    assert text.splitlines()[-1] == 'operator "Map" subtask 0 of 2 failed on record first second' or (
-        'subtask 1 of 2 failed on record first second' in text.splitlines()[-1]
-    )
+    last = text.splitlines()[-1]
+    assert last.startswith('operator "Map" subtask') and last.endswith("failed on record first second")
 
 
 class NoSplits(SplitEnumerator):
@@ -203,8 +203,6 @@ class AskingReader(SourceReader):
         self.context.send_split_request()
 
     def poll_next(self, output):
-        from flinkish.connectors.spi import InputStatus
-
         return InputStatus.NOTHING_AVAILABLE
 
 

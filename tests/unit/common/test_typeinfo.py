@@ -1,10 +1,11 @@
 import datetime as dt
 import decimal
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from flinkish.common import Instant, Row, Types
+from flinkish.common import Instant, Row, RowKind, Types
 from flinkish.errors import InvalidJobError
 
 ROW = Types.ROW_NAMED(["id", "name"], [Types.INT(), Types.STRING()])
@@ -116,3 +117,62 @@ def test_a_type_made_of_something_else_is_refused():
 )
 def test_the_internal_form_goes_there_and_back(type_info, value):
     assert type_info.from_internal_type(type_info.to_internal_type(value)) == value
+
+
+NESTED = Types.ROW_NAMED(["pair", "tags"], [Types.TUPLE([Types.INT(), Types.DOUBLE()]), Types.LIST(ROW)])
+
+
+@pytest.mark.parametrize(
+    "type_info, result, form",
+    [
+        (Types.DOUBLE(), 1, 1.0),
+        (Types.TUPLE([Types.INT(), Types.STRING()]), [1, "a"], (1, "a")),
+        (Types.TUPLE([Types.INT(), Types.STRING()]), Row(1, "a"), (1, "a")),
+        (ROW, (1, "a"), Row(id=1, name="a")),
+        (ROW, Row(1, "a"), Row(id=1, name="a")),
+        (ROW, Row(name="a", id=1), Row(id=1, name="a")),
+        (ROW, {"name": "a", "id": 1}, Row(id=1, name="a")),
+        (Types.ROW([Types.INT(), Types.STRING()]), Row(x=1, y="a"), Row(f0=1, f1="a")),
+        (Types.LIST(Types.INT()), (1, 2), [1, 2]),
+        (Types.PRIMITIVE_ARRAY(Types.INT()), np.array([1, 2]), [1, 2]),
+        (Types.PRIMITIVE_ARRAY(Types.BYTE()), bytearray(b"x"), b"x"),
+        (Types.MAP(Types.STRING(), Types.DOUBLE()), {"a": 1}, {"a": 1.0}),
+        (NESTED, ([1, 2], [(1, "a")]), Row(pair=(1, 2.0), tags=[Row(id=1, name="a")])),
+    ],
+)
+def test_a_result_takes_the_form_of_its_declared_type(type_info, result, form):
+    convert = type_info.converter()
+    converted = convert(result)
+    assert converted == form and repr(converted) == repr(form)
+    assert convert(converted) == form and convert(None) is None
+
+
+def test_a_result_that_has_its_form_is_not_copied_and_a_named_tuple_stays_one():
+    class Price(NamedTuple):
+        name: str
+        price: float
+
+    row_of, tuple_of = ROW.converter(), Types.TUPLE([Types.STRING(), Types.DOUBLE()]).converter()
+    row = row_of((1, "a"))
+    assert row_of(row) is row
+    assert tuple_of(Price("a", 1)) == Price("a", 1.0) and type(tuple_of(Price("a", 1))) is Price
+    assert Types.STRING().converter() is None and Types.MAP(Types.INT(), Types.INT()).converter() is None
+    kind = Row.of_kind(RowKind.DELETE, 1, "a")
+    assert row_of(kind).get_row_kind() is RowKind.DELETE and kind.get_field_names() is None
+
+
+@pytest.mark.parametrize(
+    "type_info, result",
+    [
+        (Types.DOUBLE(), "1"),
+        (ROW, (1,)),
+        (ROW, "ab"),
+        (Types.TUPLE([Types.INT()]), 5),
+        (Types.TUPLE([Types.INT()]), (1, 2)),
+        (Types.LIST(Types.INT()), "ab"),
+        (Types.PRIMITIVE_ARRAY(Types.BYTE()), 3),
+    ],
+)
+def test_a_result_of_another_type_is_refused(type_info, result):
+    with pytest.raises(TypeError, match="expected"):
+        type_info.converter()(result)

@@ -8,8 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from flinkish.common.serialization import Encoder
+from flinkish.common.typeinfo import Types
 from flinkish.common.types import Row
 from flinkish.connectors.files.file_sink import FileSink, ParquetSink
+from flinkish.connectors.files.file_sink_options import BucketAssigner, OutputFileConfig, RollingPolicy
 from flinkish.connectors.files.part_writer import ParquetPart
 from flinkish.connectors.row_columns import RowsToColumns
 from flinkish.errors import InvalidJobError, UserError
@@ -259,3 +262,68 @@ def test_schemas_are_checked_in_the_driver(tmp_path):
     with pytest.raises(InvalidJobError, match="could not use the schema"):
         ParquetSink(tmp_path, "a int")
     assert ParquetSink(tmp_path, {"a": pa.int64()}).part_format.schema.names == ["a"]
+
+
+# ---- PyFlink's options --------------------------------------------------------------------------
+
+
+class Bracketed(Encoder):
+    def encode(self, element, stream):
+        stream.write(f"<{element}>".encode())
+
+
+def written(folder, builder, records, record_type=None):
+    sink = builder.build()
+    run = SinkRun(sink if record_type is None else sink.with_record_type(record_type))
+    for record in records:
+        run.write([record])
+    run.finish()
+    return {path.name: path.read_text() for path in sorted(folder.iterdir())}
+
+
+def test_an_encoder_writes_its_own_bytes_and_the_names_are_as_configured(tmp_path):
+    config = OutputFileConfig.builder().with_part_prefix("rows").with_part_suffix(".txt").build()
+    builder = FileSink.for_row_format(tmp_path, Bracketed()).with_output_file_config(config)
+    assert written(tmp_path, builder, [1, 2]) == {"rows-job0job0-00000-00000.txt": "<1><2>"}
+
+
+def test_the_simple_encoder_writes_flinks_text_of_a_declared_type_and_str_without_one(tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    for folder in (one, two):
+        folder.mkdir()
+    record = ("a", True)
+    pair = Types.TUPLE([Types.STRING(), Types.BOOLEAN()])
+    encoder = Encoder.simple_string_encoder()
+    assert [*written(one, FileSink.for_row_format(one, encoder), [record], pair).values()] == ["(a,true)\n"]
+    assert [*written(two, FileSink.for_row_format(two, encoder), [record]).values()] == ["('a', True)\n"]
+
+
+def test_a_file_that_has_its_size_is_completed_and_another_begun(tmp_path):
+    builder = FileSink.for_row_format(tmp_path).with_rolling_policy(
+        RollingPolicy.default_rolling_policy(part_size=4)
+    )
+    assert [*written(tmp_path, builder, ["a", "b", "c"]).values()] == ["a\nb\n", "c\n"]
+
+
+def test_overwrite_removes_files_with_the_configured_prefix(tmp_path):
+    (tmp_path / "rows-old").write_text("old\n")
+    (tmp_path / "notes.md").write_text("mine")
+    builder = FileSink.for_row_format(tmp_path).with_output_file_config(OutputFileConfig("rows"))
+    assert [*written(tmp_path, builder.overwrite(), ["new"])] == [
+        "notes.md", "rows-job0job0-00000-00000",
+    ]  # fmt: skip
+
+
+def test_names_that_hide_a_file_or_leave_the_folder_are_refused():
+    for names in ({"part_prefix": ".x"}, {"part_prefix": ""}, {"part_prefix": "../x"}, {"part_suffix": "/x"}):
+        with pytest.raises(InvalidJobError, match="part"):
+            OutputFileConfig(**names)
+
+
+def test_folders_by_date_are_refused_and_the_base_path_is_taken(tmp_path):
+    with pytest.raises(InvalidJobError, match="base path"):
+        BucketAssigner.date_time_bucket_assigner()
+    builder = FileSink.for_row_format(tmp_path).with_bucket_check_interval(1_000)
+    builder.with_bucket_assigner(BucketAssigner.base_path_bucket_assigner())
+    builder.with_rolling_policy(RollingPolicy.on_checkpoint_rolling_policy())
+    assert len(written(tmp_path, builder, ["a"])) == 1

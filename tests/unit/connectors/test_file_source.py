@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flinkish.connectors.files.file_source import FileSource
+from flinkish.connectors.files.file_source import (
+    FileEnumeratorProvider,
+    FileSource,
+    FileSplitAssignerProvider,
+)
+from flinkish.connectors.files.file_system import find_files
 from flinkish.connectors.files.formats import ParquetFormat, StreamFormat, TextLineFormat
 from flinkish.errors import InvalidJobError, UserError
 from flinkish.testing.spi_fakes import SourceRun
@@ -222,3 +227,25 @@ def test_a_column_that_is_not_there_is_refused(tmp_path):
     pq.write_table(pa.table({"a": [1]}), tmp_path / "1.parquet")
     with pytest.raises(InvalidJobError, match="could not find the column 'b'"):
         read(FileSource(tmp_path, format="parquet", columns=["b"]))
+
+
+@pytest.mark.parametrize("splittable", [True, False])
+def test_a_non_splittable_enumerator_gives_each_file_to_one_reader(tmp_path, splittable):
+    (tmp_path / "a.txt").write_text("line\n" * 100)
+    (tmp_path / "empty.txt").write_text("")
+    enumerator = (
+        FileEnumeratorProvider.default_splittable_file_enumerator()
+        if splittable
+        else FileEnumeratorProvider.default_non_splittable_file_enumerator()
+    )
+    source = (
+        FileSource.for_record_stream_format(TextLineFormat(split_bytes=50), tmp_path)
+        .set_file_enumerator(enumerator)
+        .set_split_assigner(FileSplitAssignerProvider.locality_aware_split_assigner())
+        .build()
+    )
+    run = SourceRun(source, 2).run_until_end(1_000)
+    run.close()
+    assert run.values == ["line"] * 100
+    splits = source.format.find_splits(find_files(source.paths), 2)
+    assert len(splits) == (10 if splittable else 1)

@@ -1,6 +1,7 @@
 import pickle
 from collections import namedtuple
 from dataclasses import dataclass
+from datetime import date
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -100,3 +101,12 @@ def test_projection_keeps_the_kind_of_record():
 def test_a_selector_pickles_and_compares():
     selector = pickle.loads(pickle.dumps(FieldSelector("key")))
     assert selector == FieldSelector("key") and selector(Point("a", 1)) == "a"
+
+
+def test_a_text_or_a_date_is_a_record_of_one_field():
+    assert MinMax(0, largest=False).reduce("b", "a") == "a"
+    assert MinMaxBy(0, largest=True).reduce("b", "a") == "b"
+    assert MinMax(0, largest=True).reduce(date(2013, 1, 1), date(2013, 1, 2)) == date(2013, 1, 2)
+    assert Sum(0).reduce("a", "b") == "ab"
+    with pytest.raises(TypeError, match="no field 1"):
+        get_field("text", 1)

@@ -23,6 +23,7 @@ from flinkish import (
 )
 from flinkish.datastream import partitioners
 from flinkish.datastream.aggregations import MinMaxBy, Sum
+from flinkish.datastream.data_stream import _common_parallelism
 from flinkish.datastream.fields import FieldSelector
 from flinkish.datastream.functions import Partitioner
 from flinkish.datastream.slot_sharing_group import SlotSharingGroup
@@ -483,3 +484,19 @@ def test_a_collection_that_cannot_be_iterated_is_refused_and_a_failing_iterator_
 
     with pytest.raises(TypeError, match="of the user"):
         env.from_collection(broken())
+
+
+def test_results_are_collected_with_the_parallelism_of_what_makes_them(env):
+    """So that a stream of one subtask stays in order, as in Flink, whose collect sink has one."""
+    one, two = env.from_collection([1]), env.from_sequence(1, 2)
+    of = [stream.transformation for stream in (
+        one, one.key_by(lambda n: n), one.union(one), two, two.rebalance(), two.map(str).set_parallelism(3),
+        one.union(two),
+    )]  # fmt: skip
+    assert [_common_parallelism(transformation) for transformation in of] == [1, 1, 1, None, None, 3, 1]
+
+
+def test_a_sink_learns_the_declared_type_of_its_records(env, pairs):
+    typed, untyped = pairs.print(), pairs.map(str).print()
+    assert typed.transformation.operator.sink.record_type == pairs.get_type()
+    assert untyped.transformation.operator.sink.record_type is None

@@ -7,6 +7,7 @@ import pytest
 
 from flinkish import (
     AggregateFunction,
+    CoMapFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     OutputTag,
@@ -335,3 +336,51 @@ def test_functions_are_closed_once_with_the_harness():
     harness.close()
     harness.close()
     assert CLOSED == [True]
+
+
+# ---- declared types -----------------------------------------------------------------------------
+
+PAIR = Types.ROW_NAMED(["name", "price"], [Types.STRING(), Types.DOUBLE()])
+
+
+class BothOutputs(ProcessFunction):
+    def process_element(self, value, ctx):
+        yield list(value)
+        yield OutputTag("pairs"), tuple(value)
+
+
+def test_outputs_have_the_form_of_their_declared_type(options):
+    def build(stream):
+        rows = stream.map(lambda pair: pair, output_type=PAIR).filter(lambda row: row.price > 0)
+        main = rows.process(BothOutputs(), output_type=Types.TUPLE([Types.STRING(), Types.DOUBLE()]))
+        return rows, main, main.get_side_output(OutputTag("pairs", PAIR)).map(lambda row: row.name)
+
+    with StreamTestHarness(build, configuration=options) as harness:
+        harness.process_element(("a", 1))
+        (row,), (pair,), (name,) = harness.outputs
+        assert repr(row.value) == "Row(name='a', price=1.0)"
+        assert repr(pair.value) == "('a', 1.0)" and name.value == "a"
+
+
+def test_what_is_not_of_the_declared_type_fails_with_operator_and_reason(options):
+    def build(stream):
+        return stream.map(lambda n: (n,), output_type=PAIR)
+
+    with StreamTestHarness(build, configuration=options) as harness:
+        with pytest.raises(UserFunctionError, match='expected 2 fields, got 1(.|\n)*operator "Map"'):
+            harness.process_element("a")
+
+
+def test_none_of_a_co_map_is_no_result(options):
+    class Present(CoMapFunction):
+        def map1(self, value):
+            return value
+
+        map2 = map1
+
+    with StreamTestHarness(
+        lambda one, two: one.connect(two).map(Present()), configuration=options
+    ) as harness:
+        for value, index in ((1, 0), (None, 0), (None, 1), (0, 1)):
+            harness.process_element(value, input=index)
+        assert [record.value for record in harness.output] == [1, 0]
