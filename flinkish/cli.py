@@ -198,6 +198,10 @@ def run_script(script: str, arguments: Sequence[str]) -> int:
         return _exit_code(lambda: exec(code, module.__dict__))
     finally:
         sys.modules["__main__"], sys.argv, sys.path[:] = previous
+        if "flinkish.shell.job_manager" in sys.modules:
+            from flinkish.shell.job_manager import close_all
+
+            close_all()  # jobs that the script did not wait for
         if "pyspark" in sys.modules:
             from spark_plugin.session import shut_down
 

@@ -6,7 +6,7 @@ the JobManager launches anew.
 
 The stage is an RDD stage, not ``mapInArrow(barrier=True)``: both run the same tasks, but the first
 stage of an application is up in 3.5 s instead of 9 s, and it needs no SparkSession (4 s more); see
-``flinkish/docs/decisions/0007-slots-start-from-an-rdd-barrier-stage.md``.
+``flinkish/docs/decisions/0010-slots-start-from-an-rdd-barrier-stage.md``.
 """
 
 from __future__ import annotations

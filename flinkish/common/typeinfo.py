@@ -265,10 +265,24 @@ class _FieldsTypeInfo(TypeInformation):
     def _make(self, values: Sequence[Any]) -> Any:
         return tuple(values)
 
-    def _field_converters(self) -> Optional[list[Callable[[Any], Any]]]:
-        """A converter for each field; None when no field needs one."""
-        converters = [type_info.converter() for type_info in self._field_types]
-        return [converter or _same for converter in converters] if any(converters) else None
+    def _fields_converter(self) -> Optional[Callable[[Sequence[Any]], Sequence[Any]]]:
+        """Converts the fields' values, or returns them as they are; None when no field needs it."""
+        converters = [(i, type_info.converter()) for i, type_info in enumerate(self._field_types)]
+        needed = [(i, converter) for i, converter in converters if converter is not None]
+        if not needed:
+            return None
+
+        def convert(values: Sequence[Any]) -> Sequence[Any]:
+            converted = values
+            for i, converter in needed:
+                item = converter(values[i])
+                if item is not values[i]:
+                    if converted is values:
+                        converted = list(values)
+                    converted[i] = item  # type: ignore[index]
+            return converted
+
+        return convert
 
     def _refuse(self, value: Any) -> None:
         reason = self.mismatch(value) or f"expected {len(self._field_types)} fields"
@@ -288,7 +302,7 @@ class TupleTypeInfo(_FieldsTypeInfo):
 
     def converter(self) -> Optional[Callable[[Any], Any]]:
         """A NamedTuple is a tuple, so it stays one."""
-        arity, fields, refuse = len(self._field_types), self._field_converters(), self._refuse
+        arity, fields, refuse = len(self._field_types), self._fields_converter(), self._refuse
 
         def convert(value: Any) -> Any:
             if not isinstance(value, tuple):
@@ -299,10 +313,10 @@ class TupleTypeInfo(_FieldsTypeInfo):
                 value = tuple(value)
             if len(value) != arity:
                 refuse(value)
-            if fields is None:
+            converted = value if fields is None else fields(value)
+            if converted is value:
                 return value
-            converted = tuple([field(item) for field, item in zip(fields, value)])
-            return value._make(converted) if hasattr(value, "_make") else converted
+            return value._make(converted) if hasattr(value, "_make") else tuple(converted)
 
         return convert
 
@@ -379,7 +393,7 @@ class RowTypeInfo(_FieldsTypeInfo):
         return self._make(values)
 
     def converter(self) -> Optional[Callable[[Any], Any]]:
-        arity, fields, refuse = len(self._field_types), self._field_converters(), self._refuse
+        arity, fields, refuse = len(self._field_types), self._fields_converter(), self._refuse
         names, values_of, named, of_fields = self._field_names, self._values, self._named, Row.of_fields
 
         def convert(value: Any) -> Any:
@@ -399,7 +413,7 @@ class RowTypeInfo(_FieldsTypeInfo):
             if len(values) != arity:
                 refuse(value)
             if fields is not None:
-                values = [field(item) for field, item in zip(fields, values)]
+                values = fields(values)
             return of_fields(names, values, kind)
 
         return convert

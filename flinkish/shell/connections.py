@@ -20,11 +20,11 @@ import pickle
 import socket
 import struct
 import sys
-import time
 from collections import deque
 from typing import Any, Callable, Iterable, Optional, Union
 
 from flinkish.errors import AuthenticationError, ConnectionLostError, InternalError
+from flinkish.shell.drop_log import DropLog
 from flinkish.shell.event_loop import EventLoop, TimerHandle
 from flinkish.shell.framing import DEFAULT_MAX_PAYLOAD, FrameDecoder, FrameTooLargeError, header
 from flinkish.shell.handshake import (
@@ -53,32 +53,8 @@ _FLUSH_ABOVE_BYTES = 256 * 1024
 _READ_PER_TURN_BYTES = 1024 * 1024
 _SOCKET_BUFFER_BYTES = 1024 * 1024
 _ACCEPTS_PER_TURN = 16
-_DROPS_TOLD = 10
-_DROPS_WINDOW_S = 60
 
 _CONNECTING, _HANDSHAKE, _READY, _CLOSED = range(4)
-
-
-class _DropLog:
-    """Says which peers a listener dropped, at most ``_DROPS_TOLD`` times in ``_DROPS_WINDOW_S``: a port scan
-    must not fill the disk with our log."""
-
-    def __init__(self, clock_s: Callable[[], float] = time.monotonic):
-        self._clock_s = clock_s
-        self._window_began_s = clock_s()
-        self._count = 0
-
-    def __call__(self, peer: Any, reason: str) -> None:
-        now_s = self._clock_s()
-        if now_s - self._window_began_s >= _DROPS_WINDOW_S:
-            if self._count > _DROPS_TOLD:
-                log.warning("more peers dropped count=%d", self._count - _DROPS_TOLD)
-            self._window_began_s, self._count = now_s, 0
-        self._count += 1
-        if self._count <= _DROPS_TOLD:
-            log.warning("peer dropped peer=%s reason=%r", peer, reason)
-        if self._count == _DROPS_TOLD:
-            log.warning("peers are dropped often, not all are told window_s=%d", _DROPS_WINDOW_S)
 
 
 class Connection:
@@ -117,7 +93,7 @@ class Connection:
         log_dropped: Optional[Callable[[Any, str], None]] = None,
     ):
         self.on_ready, self.on_frame = on_ready, on_frame
-        self._log_dropped = log_dropped or _DropLog()
+        self._log_dropped = log_dropped or DropLog()
         self.on_message, self.on_close = on_message, on_close
         self.tag: Any = None
         self.peer = peer or _peer_name(sock)
@@ -468,7 +444,7 @@ class Listener:
         self._max_half_open = max_half_open
         self._handshake_timeout_ms = handshake_timeout_ms
         self._max_payload = max_payload
-        self._log_dropped = _DropLog()
+        self._log_dropped = DropLog()
         self._half_open: dict[Connection, None] = {}
         self._sockets: list[socket.socket] = []
         self._tcp_address: Optional[tuple[str, int]] = None

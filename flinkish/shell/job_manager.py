@@ -520,8 +520,15 @@ class JobManager:
         self._loop_over = True
 
 
-def _close_all() -> None:
+def close_all() -> None:
+    """End every JobManager of this process in order, while Spark is still there."""
     for manager in list(_living):
+        running = [job.job_name for job in list(manager._jobs.values()) if not job._core_ended.is_set()]
+        if running:
+            log.warning(
+                "the program has ended, jobs that still run are cancelled (wait for them by "
+                "job_client.wait()) jobs=%r", running,
+            )
         manager.close(EXIT_TIMEOUT_MS)
 
 
@@ -536,4 +543,4 @@ def _close_at_exit() -> None:
     with _at_exit_lock:
         if not _at_exit_registered:
             _at_exit_registered = True
-            atexit.register(_close_all)
+            atexit.register(close_all)

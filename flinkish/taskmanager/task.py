@@ -217,7 +217,7 @@ class Task:
         """For what operators let pass (KeyboardInterrupt, asyncio's CancelledError): in a slot only user
         code raises it, because signals go to the slot's own handlers."""
         index, total = self.execution.subtask_index, self.descriptor.parallelism
-        return UserFunctionError(
+        failure = UserFunctionError(
             f'operator "{self.descriptor.task_name}" subtask {index} of {total} failed',
             traceback_text=format_user_traceback(error),
             operator=self.descriptor.task_name,
@@ -225,6 +225,8 @@ class Task:
             exception_type=type(error).__qualname__,
             exception_message=str(error),
         )
+        failure.__cause__ = error  # for who runs tasks in the test's own process
+        return failure
 
     # ---- a turn ---------------------------------------------------------------------------------
 

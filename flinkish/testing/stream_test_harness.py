@@ -35,6 +35,7 @@ from flinkish.connectors.spi import (
     SourceSplit,
     SplitEnumerator,
 )
+from flinkish.datastream.data_stream import DataStream
 from flinkish.datastream.output_tag import OutputTag
 from flinkish.datastream.stream_execution_environment import StreamExecutionEnvironment
 from flinkish.datastream.transformations import SourceOperator
@@ -106,6 +107,13 @@ class StreamTestHarness:
         ]
         built = build(*streams)
         results = list(built) if isinstance(built, (list, tuple)) else [built]
+        for result in results or [None]:
+            if not isinstance(result, DataStream):
+                raise InvalidJobError(
+                    "could not build the pipeline under test",
+                    why=f"build returned a {type(result).__name__}, not a stream",
+                    do="return the stream to look at, or a list of several, without a sink",
+                )
         #: One list per stream that ``build`` returned: StreamRecord, Watermark, WatermarkStatus.
         self.outputs: list[list] = [[] for _ in results]
         self._side_outputs: dict[str, list] = {}
@@ -233,6 +241,8 @@ class StreamTestHarness:
     def _feed(self, input: int, *elements: Any) -> None:
         if self._closed:
             raise ValueError("the harness is closed")
+        if not 0 <= input < len(self._feeds):
+            raise ValueError(f"there is no input {input}: build takes {len(self._feeds)}, from 0 on")
         self._feeds[input].extend(elements)
         wakeup = self._wakeups[input]
         assert wakeup is not None, "the source of this input has not started"
@@ -248,6 +258,9 @@ class StreamTestHarness:
         if self._error is not None:
             error, self._error = self._error, None
             self.close()
+            cause = error.__cause__
+            if cause is not None and not isinstance(cause, Exception):
+                raise cause  # Ctrl-C, or pytest.fail() in user code: the test's own business
             raise error
 
     # ---- what the slot calls --------------------------------------------------------------------

@@ -241,3 +241,33 @@ def test_demo_runs_in_spark_and_leaves_nothing_running(run_python, tmp_path):
     assert "Starting Spark" in done.stdout
     assert "328,521 flights departed, 8,255 were cancelled" in done.stdout
     assert left_running(str(tmp_path)) == []
+
+
+def test_a_job_that_the_script_did_not_wait_for_is_ended_in_order(run_python, tmp_path):
+    job = script(
+        tmp_path,
+        """
+        import pathlib, sys, time
+        from flinkish.datastream import StreamExecutionEnvironment
+        from flinkish.datastream.functions import MapFunction
+
+        folder = pathlib.Path(sys.argv[1])
+
+        class Watch(MapFunction):
+            def map(self, value):
+                (folder / "running").touch()
+                return value
+            def close(self):
+                (folder / "closed").touch()
+
+        env = StreamExecutionEnvironment.get_execution_environment()
+        env.from_sequence(0, 2**62).map(Watch()).filter(lambda n: False).print()
+        env.execute_async()
+        while not (folder / "running").exists():
+            time.sleep(0.02)
+        """,
+    )
+    done = run_python(*FLINKISH, "run", "--master", "mini-cluster", job, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "closed").exists()
+    assert left_running(str(tmp_path)) == []

@@ -173,6 +173,7 @@ def test_a_script_that_never_waits_for_its_job_leaves_nothing(tmp_path):
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert "Traceback" not in errors
+    assert "jobs that still run are cancelled" in errors
     assert members(process.pid) == [] and folders() == before
 
 

@@ -87,9 +87,8 @@ def test_records_of_classes_that_were_made_inside_a_function_cross_slots(env):
 
 
 def test_functions_are_records_too(env):
-    assert sorted(collect(env.from_sequence(1, 4).map(lambda n: lambda: n).rebalance().map(lambda f: f()))) == [
-        1, 2, 3, 4,
-    ]  # fmt: skip
+    functions = env.from_sequence(1, 4).map(lambda n: lambda: n).rebalance()
+    assert sorted(collect(functions.map(lambda function: function()))) == [1, 2, 3, 4]
 
 
 def test_every_way_between_operators_of_unequal_parallelism_brings_each_record(env):
@@ -185,7 +184,8 @@ def test_the_line_about_the_record_is_one_line_however_the_record_looks(env):
         def __repr__(self):
             return "first\nsecond"
 
-    _, text = failure_of(lambda: collect(env.from_collection([1]).map(lambda n: Tall()).map(lambda t: t.nothing)))
+    stream = env.from_collection([1]).map(lambda n: Tall()).map(lambda tall: tall.nothing)
+    _, text = failure_of(lambda: collect(stream))
     last = text.splitlines()[-1]
     assert last.startswith('operator "Map" subtask') and last.endswith("failed on record first second")
 
@@ -263,8 +263,9 @@ def test_a_committers_error_begins_with_the_users_frame(env):
 def test_committables_that_do_not_pickle_name_the_sink(env):
     env.from_collection([1]).sink_to(PreparingSink(threading.Lock))
     _, text = failure_of(env.execute)
-    assert "cannot pickle '_thread.lock'" in text and 'operator "Sink: PreparingSink"' in text.splitlines()[-1]
-    assert "prepare_commit" in text.splitlines()[-1]
+    last = text.splitlines()[-1]
+    assert "cannot pickle '_thread.lock'" in text
+    assert 'operator "Sink: PreparingSink"' in last and "prepare_commit" in last
 
 
 def test_a_record_that_cannot_travel_names_operator_and_type_without_a_tower_of_tracebacks(env):

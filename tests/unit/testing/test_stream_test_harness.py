@@ -384,3 +384,29 @@ def test_none_of_a_co_map_is_no_result(options):
         for value, index in ((1, 0), (None, 0), (None, 1), (0, 1)):
             harness.process_element(value, input=index)
         assert [record.value for record in harness.output] == [1, 0]
+
+
+@pytest.mark.parametrize("build", [lambda s: None, lambda s: s.print(), lambda s: [s, 1], lambda s: []])
+def test_a_build_that_returns_no_stream_is_refused_with_advice(build):
+    with pytest.raises(InvalidJobError, match="build returned a"):
+        StreamTestHarness(build)
+
+
+def test_an_input_that_does_not_exist_is_refused_by_number():
+    with StreamTestHarness(lambda s: s.map(lambda n: n)) as harness:
+        for number in (1, -1):
+            with pytest.raises(ValueError, match=f"no input {number}: build takes 1"):
+                harness.process_element("a", input=number)
+
+
+def test_ctrl_c_and_the_outcomes_of_pytest_leave_user_code_as_themselves(options):
+    def fail(value):
+        pytest.fail("the function under test was called")
+
+    def interrupt(value):
+        raise KeyboardInterrupt
+
+    for function, outcome in ((fail, pytest.fail.Exception), (interrupt, KeyboardInterrupt)):
+        with StreamTestHarness(lambda s: s.map(function), configuration=options) as harness:
+            with pytest.raises(outcome):
+                harness.process_element("a")
