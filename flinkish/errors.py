@@ -86,7 +86,8 @@ class ConfigurationError(InvalidJobError):
 
 
 class UnstableKeyError(UserError):
-    """A key has no encoding that is the same in each process, so it cannot choose a subtask."""
+    """A key has no encoding that is the same in each process, or is not of its declared type, so it
+    cannot choose a subtask."""
 
 
 class UserFunctionError(UserError):

@@ -7,6 +7,7 @@ import operator
 from typing import Any, Callable
 
 from flinkish.datastream.fields import FieldSelector
+from flinkish.errors import UnstableKeyError
 from flinkish.state.key_encoding import canonical_key
 from flinkish.state.key_groups import KeyMemo
 
@@ -51,7 +52,18 @@ def key_converter(key_type: Any) -> Callable[[Any], Any]:
     if key_type is None:
         return _same
     convert = key_type.convert
-    return lambda key: canonical_key(convert(key))
+
+    def convert_key(key: Any) -> Any:
+        try:
+            return canonical_key(convert(key))
+        except (TypeError, ValueError) as error:
+            raise UnstableKeyError(
+                f"a key is not of its declared type {key_type}",
+                why=f"the key selector gave {key!r:.200}, a {type(key).__qualname__}: {error}",
+                do="declare the type that the selector gives, or leave key_type out",
+            ) from error
+
+    return convert_key
 
 
 def canonical_memo(key_type: Any = None) -> KeyMemo:

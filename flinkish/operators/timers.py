@@ -171,8 +171,6 @@ class KeyedTimerService(TimerService):
 class UnkeyedTimerService(TimerService):
     """Times can be read on every stream; timers need a key."""
 
-
-
     def __init__(self, now_ms: Callable[[], int]):
         self._now_ms = now_ms
         self.watermark = MIN_WATERMARK_MS
@@ -184,20 +182,23 @@ class UnkeyedTimerService(TimerService):
         return self.watermark
 
     def register_processing_time_timer(self, timestamp: int) -> None:
-        raise UnsupportedTimerError("Setting timers is only supported on a keyed stream.")
+        raise UnsupportedTimerError("setting")
 
     def register_event_time_timer(self, timestamp: int) -> None:
-        raise UnsupportedTimerError("Setting timers is only supported on a keyed stream.")
+        raise UnsupportedTimerError("setting")
 
     def delete_processing_time_timer(self, timestamp: int) -> None:
-        raise UnsupportedTimerError("Deleting timers is only supported on a keyed stream.")
+        raise UnsupportedTimerError("deleting")
 
     def delete_event_time_timer(self, timestamp: int) -> None:
-        raise UnsupportedTimerError("Deleting timers is only supported on a keyed stream.")
+        raise UnsupportedTimerError("deleting")
 
 
 class UnsupportedTimerError(Exception):
     """Raised inside user code, like Flink's UnsupportedOperationException."""
+
+    def __init__(self, action: str):
+        super().__init__(f"{action} timers needs a keyed stream: call key_by(...) before process(...)")
 
 
 def _whole(timestamp: Any) -> int:

@@ -13,7 +13,7 @@ from flinkish.common.watermark_strategy import (
     NoWatermarksGenerator,
     WatermarkStrategy,
 )
-from flinkish.messages.elements import MIN_WATERMARK_MS
+from flinkish.messages.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 
 #: Generators that need only the largest event time of a batch.
 _BATCH_GENERATORS = (
@@ -159,10 +159,13 @@ def timestamp_caller(strategy: WatermarkStrategy) -> Optional[Callable[[Any, Opt
 
 def checked_timestamp(timestamp: Any) -> int:
     """What user code gave as an event time, as int ms."""
-    if type(timestamp) is int:
+    if type(timestamp) is int and MIN_WATERMARK_MS <= timestamp <= MAX_WATERMARK_MS:
         return timestamp
     if isinstance(timestamp, bool) or not hasattr(timestamp, "__index__"):
         raise TypeError(
             f"an event time must be an int of milliseconds since the epoch, got {timestamp!r}"
         )
-    return timestamp.__index__()
+    whole = timestamp.__index__()
+    if not MIN_WATERMARK_MS <= whole <= MAX_WATERMARK_MS:
+        raise ValueError(f"an event time must fit in 64 bits, got {whole}")
+    return whole

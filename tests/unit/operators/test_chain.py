@@ -315,7 +315,7 @@ def test_a_process_function_of_a_plain_stream_has_no_timers(fused):
         ctx.timer_service().register_event_time_timer(1)
 
     chain = Chain(ProcessOperator(process), fused=fused)
-    with pytest.raises(UserFunctionError, match="Setting timers is only supported on a keyed stream"):
+    with pytest.raises(UserFunctionError, match="setting timers needs a keyed stream"):
         chain.rows([1])
 
 

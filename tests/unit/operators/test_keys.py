@@ -5,6 +5,7 @@ import pytest
 from flinkish.common import Types
 from flinkish.datastream.fields import FieldSelector
 from flinkish.datastream.functions import KeySelector
+from flinkish.errors import UnstableKeyError
 from flinkish.operators.keys import canonical_memo, key_expression, key_function
 
 
@@ -52,6 +53,6 @@ def test_a_name_that_is_a_keyword_is_not_written_as_an_attribute():
 def test_a_declared_type_converts_the_key():
     memo = canonical_memo(Types.LONG())
     assert memo[True] == memo[1.0] == 1 and type(memo[True]) is int
-    with pytest.raises(ValueError):
+    with pytest.raises(UnstableKeyError):
         memo[1.5]
     assert canonical_memo()[1.5] == 1.5

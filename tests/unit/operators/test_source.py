@@ -5,6 +5,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from flinkish.operators.watermarks import checked_timestamp
+
 from flinkish.common.watermark_strategy import WatermarkGenerator, WatermarkStrategy
 from flinkish.connectors.spi import Boundedness, InputStatus, Source, SourceReader, SourceSplit
 from flinkish.datastream.partitioners import KeyGroupPartitioner
@@ -430,3 +432,10 @@ def test_times_before_the_epoch_round_down():
     for unit, value, expected in [("us", -1, -1), ("ns", -1, -1), ("s", -1, -1000), ("ms", -5, -5)]:
         column = pa.array([value], pa.timestamp(unit, "UTC"))
         assert column_times(pa.record_batch({"t": column}), "t").tolist() == [expected]
+
+
+def test_an_event_time_must_fit_in_64_bits():
+    assert checked_timestamp(2**63 - 1) == 2**63 - 1
+    for timestamp in (2**63, -(2**63) - 1):
+        with pytest.raises(ValueError, match="64 bits"):
+            checked_timestamp(timestamp)

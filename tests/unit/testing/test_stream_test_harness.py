@@ -18,7 +18,7 @@ from flinkish import (
     Types,
     ValueStateDescriptor,
 )
-from flinkish.errors import InvalidJobError, UserFunctionError
+from flinkish.errors import InvalidJobError, UnstableKeyError, UserFunctionError
 from flinkish.testing import StreamRecord, StreamTestHarness, Watermark
 
 
@@ -410,3 +410,15 @@ def test_ctrl_c_and_the_outcomes_of_pytest_leave_user_code_as_themselves(options
         with StreamTestHarness(lambda s: s.map(function), configuration=options) as harness:
             with pytest.raises(outcome):
                 harness.process_element("a")
+
+
+def test_a_key_that_is_not_of_its_declared_type_is_refused_by_operator_and_value():
+    def build(stream):
+        return stream.key_by(lambda v: v, Types.INT()).reduce(lambda a, b: a)
+
+    with StreamTestHarness(build) as harness:
+        with pytest.raises(UnstableKeyError) as caught:
+            harness.process_element("a")
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "a key is not of its declared type int"
+    assert [line.split(":")[0].strip() for line in lines[1:]] == ["where", "why", "do"]
