@@ -16,8 +16,10 @@ import pickle
 import re
 import threading
 import time
+from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence
 
+import flinkish
 from flinkish.common import options
 from flinkish.errors import (
     FlinkishError,
@@ -176,6 +178,8 @@ def _slot_main(launches: list[SlotLaunch]):
     driver's paths are in place, so a checkout that is not installed works too."""
     blob = pickle.dumps(launches)
     sys_path = launches[0].sys_path
+    # A checkout goes before a flinkish that is installed there; all else behind what Spark has.
+    own_root = str(Path(flinkish.__file__).resolve().parent.parent)
 
     def slot_main(partition):
         import os
@@ -184,6 +188,8 @@ def _slot_main(launches: list[SlotLaunch]):
 
         from pyspark import TaskContext
 
+        if own_root not in sys.path and os.path.exists(os.path.join(own_root, "flinkish")):
+            sys.path.insert(0, own_root)
         sys.path.extend(path for path in sys_path if path not in sys.path and os.path.exists(path))
         from flinkish.shell.supervisor import run_supervisor
 

@@ -21,7 +21,7 @@ def wheel_names(tmp_path_factory):
     copy.mkdir()
     for name in ("flinkish", "spark_plugin", "jobs"):
         shutil.copytree(CHECKOUT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(CHECKOUT / name, copy / name)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, copy]
     subprocess.run(command, check=True, capture_output=True, timeout=300)

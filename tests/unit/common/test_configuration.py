@@ -6,7 +6,7 @@ import pytest
 from flinkish.common import ConfigOptions, Configuration, ExecutionConfig, RestartStrategies, options
 from flinkish.errors import ConfigurationError, InvalidJobError
 
-CONF_FILE = Path(options.__file__).parents[2] / "conf" / "flinkish-conf.yaml"
+CONF_FILE = Path(__file__).parents[3] / "conf" / "flinkish-conf.yaml"
 
 
 def test_the_conf_file_lists_every_option_with_its_default():
