@@ -41,13 +41,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _configure_logging(verbose: bool) -> None:
-    handler = logging.StreamHandler()
-    if not verbose:  # the error itself is printed, the user's traceback first
-        handler.addFilter(lambda record: not record.getMessage().startswith("job failed "))
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        handlers=[handler],
     )
     logging.getLogger("py4j").setLevel(logging.WARNING)
 

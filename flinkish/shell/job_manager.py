@@ -398,7 +398,9 @@ class JobManager:
         job._error, job._ended_s = error, time.time()
         job._status = status
         if error is not None:
-            log.error("job failed job=%s name=%r error=%s", job_id, job.job_name, error.what)
+            # Who waits is given the error itself, and the user's traceback should come first.
+            level = logging.INFO if job.is_awaited else logging.ERROR
+            log.log(level, "job failed job=%s name=%r error=%s", job_id, job.job_name, error.what)
             log.debug("what led to it job=%s\n%s", job_id, "\n".join(error.fields.get("story", ())))
         job._runtime.close_coordinators(
             error or (JobCancelledError(f'job "{job.job_name}" was cancelled') if status is JobStatus.CANCELED else None)

@@ -31,6 +31,7 @@ class ManagedJob:
         self._ended_s: Optional[float] = None
         self._core_ended = threading.Event()  # its slots are given back
         self._done = threading.Event()  # in application mode: everything is torn down too
+        self._waiting = 0  # threads in `wait_ended`
 
     @property
     def job_id(self) -> str:
@@ -76,14 +77,23 @@ class ManagedJob:
     def wait_ended(self, timeout_s: Optional[float] = None) -> bool:
         """Like ``wait``, but raises nothing; False: the time was up."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self._done.is_set():
-            left_s = _WAIT_SLICE_S
-            if deadline_s is not None:
-                left_s = min(left_s, deadline_s - time.monotonic())
-                if left_s <= 0:
-                    return False
-            self._done.wait(left_s)
-        return True
+        self._waiting += 1
+        try:
+            while not self._done.is_set():
+                left_s = _WAIT_SLICE_S
+                if deadline_s is not None:
+                    left_s = min(left_s, deadline_s - time.monotonic())
+                    if left_s <= 0:
+                        return False
+                self._done.wait(left_s)
+            return True
+        finally:
+            self._waiting -= 1
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether some thread waits for the end right now."""
+        return self._waiting > 0
 
     def metrics(self) -> dict[str, Mapping[str, Any]]:
         """The last report of each task."""

@@ -49,7 +49,7 @@ def collect(stream):
         return list(results)
 
 
-def wait_until(condition, timeout_s=20.0):
+def wait_until(condition, timeout_s=60.0):
     deadline = time.monotonic() + timeout_s
     turn = threading.Event()
     while not condition():
@@ -238,3 +238,17 @@ def test_supervisors_that_cannot_reach_the_driver_fail_the_job_with_the_addresse
     manager.start()
     with pytest.raises(ConnectionLostError, match="127.0.0.77"):
         manager.submit(runtime).wait(10)
+
+
+def test_a_failed_job_is_logged_only_when_nobody_waits_to_be_told(cluster, caplog):
+    def bad_job():
+        env = cluster.get_execution_environment()
+        env.from_collection([0]).map(lambda n: 1 // n).sink_to(DiscardingSink())
+        return env
+
+    with pytest.raises(UserFunctionError):
+        bad_job().execute("awaited")
+    client = bad_job().execute_async("alone")
+    wait_until(lambda: client.status is JobStatus.FAILED)
+    failed = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(failed) == 1 and "name='alone'" in failed[0]
