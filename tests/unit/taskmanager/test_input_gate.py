@@ -71,7 +71,8 @@ def test_small_batches_side_by_side_are_joined():
 
 
 def test_joining_stops_at_an_event_and_at_columns():
-    pa = pytest.importorskip("pyarrow")
+    import pyarrow as pa
+
     gate = a_gate(2)
     give(gate, 0, RowBatch([1]))
     give(gate, 0, Watermark(5))
