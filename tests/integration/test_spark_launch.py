@@ -158,7 +158,7 @@ def test_what_a_launch_waits_for_is_told(spark_of_tests):
         env = cluster.get_execution_environment()
         assert count_words(env)["or"] == 50  # its slot holds one of two cores
         beside = StreamExecutionEnvironment.get_execution_environment(
-            {"slot.request.timeout": "500 ms"}, spark=context
+            {"slot.request.timeout": "5 s"}, spark=context
         )
         beside.set_parallelism(2)
         beside.from_sequence(1, 10).rebalance().map(lambda n: n).print()
