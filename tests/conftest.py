@@ -8,6 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The same examples on each run, so that a failure is the change's.  New ones are looked for with
+# `HYPOTHESIS_PROFILE=search pytest tests/property`, which prints how to reproduce what it finds.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("search", max_examples=3_000, print_blob=True, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 

@@ -26,7 +26,7 @@ Rules for those who write into it:
 * What is looked up once for a whole batch goes to `before`; it runs at the start of the function
   and again after each `yield`, because the task may seal buffers meanwhile.  What must be written
   back goes to `after`; it runs before each `yield` and at the end (not after an exception).
-* Names come from `variable` and `bind`, so that they never collide.
+* Names come from `variable`, `local` and `bind`, so that they never collide.
 
 Measured by ``python -m tests.benchmarks.chains`` (CPython 3.11, tuples of three atoms, best of 400
 interleaved rounds on a shared two-core machine, spread of the ratios about 0.1), as ratios to a bare
@@ -54,6 +54,7 @@ import itertools
 import keyword
 import linecache
 import re
+import types
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator, Optional
 
@@ -114,6 +115,7 @@ class _Function:
     body: list[Any] = field(default_factory=list)
     indent: int = 0
     loops: int = 0
+    locals: dict[tuple[int, str], str] = field(default_factory=dict)
 
 
 class CodeWriter:
@@ -129,7 +131,7 @@ class CodeWriter:
         self.filename = f"<flinkish chain {next(_file_numbers)}: {title[:80]}>"
         self._names = itertools.count(1)
         self._bound: dict[str, Any] = {"room": room}
-        self._bound_ids: dict[int, str] = {}
+        self._bound_ids: dict[tuple[int, ...], str] = {}
         self._functions: list[_Function] = []
         self._stack: list[_Function] = []
         self._blame: Optional[Blame] = None
@@ -230,13 +232,25 @@ class CodeWriter:
         """A new variable name."""
         return f"{_identifier(hint)}_{next(self._names)}"
 
+    def local(self, owner: Any, hint: str) -> str:
+        """The current function's one variable ``hint`` of ``owner``, for what `before` and `after` lines
+        hold: several ways of a record may lead to ``owner``, and they must share it."""
+        names = self._stack[-1].locals
+        key = (id(owner), hint)
+        if key not in names:
+            names[key] = self.variable(hint)
+        return names[key]
+
     def bind(self, hint: str, value: Any) -> str:
-        """A name by which the generated code reaches ``value``.  Equal objects share one."""
-        name = self._bound_ids.get(id(value))
+        """A name by which the generated code reaches ``value``: the same for the same object, and for
+        the same method of it (``object.method`` is a new object each time)."""
+        method = isinstance(value, types.MethodType)
+        identity = (id(value.__self__), id(value.__func__)) if method else (id(value),)
+        name = self._bound_ids.get(identity)
         if name is None:
             name = self.variable(hint)
             self._bound[name] = value  # keeps the object alive, so its id stays its own
-            self._bound_ids[id(value)] = name
+            self._bound_ids[identity] = name
         return name
 
     @contextlib.contextmanager

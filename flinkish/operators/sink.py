@@ -56,19 +56,19 @@ class SinkWriterOperator(RuntimeOperator):
 
     def generate(self, code, value, timestamp, emit, input_index=0):
         if not self.collects:
-            watermark = code.variable("watermark")
+            watermark = code.local(self, "watermark")
             code.before(f"{watermark} = {code.bind('sink', self)}.current_watermark")
             with code.blame(self, record=value):
                 write = code.bind(self.name, self.writer.write)
                 code.line(f"{write}({value}, {timestamp}, {watermark})")
             return
-        values, append = code.variable("values"), code.variable("append")
+        values, append = code.local(self, "values"), code.local(self, "append")
         timed = timestamp is not None
         code.before(f"{values} = {code.bind('begin', self.begin)}({timed})")
         code.before(f"{append} = {values}[0].append")
         code.line(f"{append}({value})")
         if timed:
-            append_time = code.variable("append_time")
+            append_time = code.local(self, "append_time")
             code.before(f"{append_time} = {values}[1].append")
             code.line(f"{append_time}({timestamp})")
         with code.blame(self):
@@ -76,6 +76,7 @@ class SinkWriterOperator(RuntimeOperator):
 
     def begin(self, timed: bool) -> tuple[list, Optional[list]]:
         """Lists for the records of the next slice."""
+        assert self._pending is None, "records of the slice before have not been written"
         self._pending = ([], [] if timed else None)
         return self._pending
 

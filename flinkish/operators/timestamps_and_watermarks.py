@@ -93,7 +93,7 @@ class TimestampsAndWatermarksOperator(RuntimeOperator):
             code.line(f"{bound}.records += 1")
         if assigner.on_batch is not None:
             if timestamp is not None and assigner.makes_watermarks:
-                largest, generator = code.variable("max_ts"), code.bind("generator", assigner.generator)
+                largest, generator = code.local(self, "max_ts"), code.bind("generator", assigner.generator)
                 code.before(f"{largest} = {generator}.max_timestamp")
                 code.after(f"{generator}.max_timestamp = {largest}")
                 known = f"{timestamp} is not None and " if self.assign is None else ""

@@ -124,7 +124,8 @@ class WindowOperator(KeyedOperator):
             code.line(f"raise {code.bind('no_timestamp', self.no_timestamp)}()")
             return
         operator = code.bind("window", self)
-        start, last, table, limit = map(code.variable, ("start", "last", "table", "late_limit"))
+        start = code.variable("start")
+        last, table, limit = (code.local(self, hint) for hint in ("last", "table", "late_limit"))
         code.before(f"{limit} = {operator}.late_limit")
         code.before(f"{last} = {table} = None")
         # The window of the record before is most often this record's too.
@@ -174,7 +175,7 @@ class WindowOperator(KeyedOperator):
                 code.line(f"{accumulator}.append({value})")
 
     def _generate_fire_again(self, code, operator, start, key, emit):
-        limit = code.variable("fired_limit")
+        limit = code.local(self, "fired_limit")
         code.before(f"{limit} = {operator}.fired_limit")
         result, time = code.variable("v"), code.variable("ts")
         with code.block(f"if {start} <= {limit}:"):

@@ -7,7 +7,7 @@ the others as late as possible.  A record is ``[key, items]``, both lists of it 
 
 import copy
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flinkish.common.watermark_strategy import WatermarkGenerator, WatermarkStrategy
@@ -304,7 +304,6 @@ class _Sent(tuple):
         return entry if type(entry) is _Sent else _Sent(copy.deepcopy(entry))
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_fused_and_interpreted_agree_at_any_batch_size_and_room(data):
     tree = data.draw(trees())
@@ -319,7 +318,6 @@ def test_fused_and_interpreted_agree_at_any_batch_size_and_room(data):
         assert run(tree, steps, fused, size, capacity, send_each=False) == expected
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_an_expanding_chain_overdraws_its_outputs_by_one_record_at_most(data):
     names = st.sampled_from(["map", "flat_map", "filter", "process"])

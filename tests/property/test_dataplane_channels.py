@@ -5,7 +5,7 @@ import random
 from collections import deque
 from operator import itemgetter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flinkish.datastream import partitioners
@@ -134,7 +134,6 @@ moves = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     which=st.integers(0, len(PARTITIONERS) - 1),
     kinds=st.lists(st.booleans(), min_size=1, max_size=4),

@@ -3,7 +3,7 @@
 import datetime as dt
 from decimal import Decimal
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flinkish.common.types import Row
@@ -49,7 +49,6 @@ def typed(value):
     return type(value), value
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     records=st.lists(st.tuples(values, timestamps), min_size=1, max_size=20),
     timed=st.booleans(),

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flinkish.datastream import partitioners as p
@@ -57,7 +57,6 @@ def programs(draw):
     return streams
 
 
-@settings(max_examples=100, deadline=None)
 @given(programs(), st.integers(1, 3), st.booleans())
 def test_every_operator_is_in_one_chain_and_every_edge_is_in_or_between_chains(program, parallelism, chaining):
     stream_graph = StreamGraphGenerator(program, parallelism=parallelism, chaining_enabled=chaining).generate()
@@ -87,7 +86,6 @@ def test_every_operator_is_in_one_chain_and_every_edge_is_in_or_between_chains(p
             assert ends[0].parallelism == ends[1].parallelism
 
 
-@settings(max_examples=60, deadline=None)
 @given(programs(), st.integers(1, 3))
 def test_both_ends_of_every_channel_agree_in_any_program(program, parallelism):
     job_graph = create_job_graph(StreamGraphGenerator(program, parallelism=parallelism).generate())
@@ -106,7 +104,6 @@ def test_both_ends_of_every_channel_agree_in_any_program(program, parallelism):
     assert senders == receivers and set(plan) == set(slots)
 
 
-@settings(max_examples=60, deadline=None)
 @given(programs())
 def test_the_same_program_has_the_same_ids_again(program):
     one = StreamGraphGenerator(program).generate()

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flinkish.common.types import Row
@@ -79,7 +79,6 @@ def described(form):
     return repr(form)
 
 
-@settings(max_examples=150, deadline=None)
 @given(keys, keys)
 def test_encodings_are_equal_exactly_when_canonical_forms_are(one, other):
     a, b = canonical_key(one), canonical_key(other)
@@ -88,7 +87,6 @@ def test_encodings_are_equal_exactly_when_canonical_forms_are(one, other):
         assert hash(a) == hash(b) and key_group(a, 128) == key_group(b, 128)
 
 
-@settings(max_examples=150, deadline=None)
 @given(numbers, numbers)
 def test_numbers_that_a_dict_would_merge_are_one_key(one, other):
     if _merged(one, other):
@@ -98,7 +96,6 @@ def test_numbers_that_a_dict_would_merge_are_one_key(one, other):
         assert code_of(one) != code_of(other)
 
 
-@settings(max_examples=80, deadline=None)
 @given(datetimes.filter(lambda d: d.tzinfo), ZONES)
 def test_one_instant_in_two_zones_is_one_key(instant, zone):
     there = instant.astimezone(zone)
@@ -106,7 +103,6 @@ def test_one_instant_in_two_zones_is_one_key(instant, zone):
     assert canonical_key(instant) == canonical_key(there)
 
 
-@settings(max_examples=80, deadline=None)
 @given(times, times)
 def test_times_of_day_that_are_equal_are_one_key(one, other):
     assert (one == other) == (code_of(one) == code_of(other))
@@ -114,7 +110,6 @@ def test_times_of_day_that_are_equal_are_one_key(one, other):
         assert described(canonical_key(one)) == described(canonical_key(other))
 
 
-@settings(max_examples=100, deadline=None)
 @given(keys)
 def test_a_canonical_key_is_a_fixed_point_that_survives_pickle(key):
     form = canonical_key(key)
@@ -123,7 +118,6 @@ def test_a_canonical_key_is_a_fixed_point_that_survives_pickle(key):
     assert again == form and hash(again) == hash(form) and encode_key(again) == encode_key(form)
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.lists(keys, max_size=30))
 def test_a_memo_gives_what_no_memo_gives_in_any_order(sequence):
     memo = KeyMemo(lambda key: key, limit=5)
@@ -135,7 +129,6 @@ def test_a_memo_gives_what_no_memo_gives_in_any_order(sequence):
         assert described(found) == described(canonical_key(key))
 
 
-@settings(max_examples=80, deadline=None)
 @given(keys, keys)
 def test_no_encoding_is_the_beginning_of_another(one, other):
     a, b = code_of(one), code_of(other)
@@ -193,7 +186,6 @@ def _row(value):
     return value
 
 
-@settings(max_examples=150, deadline=None)
 @given(columns(), st.sampled_from([1, 7, 128, 32768]))
 def test_rows_and_columns_have_equal_key_groups(column, max_parallelism):
     by_row = [key_group(canonical_key(_row(v)), max_parallelism) for v in column.to_pylist()]

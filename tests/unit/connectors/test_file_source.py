@@ -4,7 +4,7 @@ import gzip
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flinkish.connectors.files.file_source import (
@@ -61,7 +61,6 @@ class TestGzippedText(BoundedSourceSuite):
         return self.lines
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     lines=st.lists(st.text(st.sampled_from("aé€😀 \r"), max_size=6), max_size=12),
     ends=st.data(),

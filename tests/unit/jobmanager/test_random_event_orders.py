@@ -3,7 +3,7 @@ once the world behaves again every job ends and every slot is free."""
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis.strategies import integers
 
 from flinkish.errors import ConnectionLostError, UserFunctionError
@@ -194,7 +194,6 @@ _NEXT = {
 }
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=integers(0, 2**32 - 1))
 def test_whatever_happens_the_rules_hold_and_once_it_stops_every_job_ends_and_every_slot_is_free(seed):
     world = World(seed)

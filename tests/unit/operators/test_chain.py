@@ -30,7 +30,9 @@ from flinkish.datastream.transformations import (
     ReduceOperator,
     SinkOperator,
     TimestampsAndWatermarksOperator,
+    WindowOperator,
 )
+from flinkish.datastream.window import TumblingEventTimeWindows
 from flinkish.errors import TaskCancelled, UnstableKeyError, UserError, UserFunctionError
 from flinkish.messages.control import SinkCommittables, SinkPayload
 from flinkish.messages.elements import MAX_WATERMARK_MS, ColumnBatch, Watermark, WatermarkStatus
@@ -586,6 +588,19 @@ def test_a_writer_of_batches_gets_the_slice_as_one_batch_in_the_fused_form():
     assert sink.writer.calls == [
         (["1", "2"], None, -(2**63)), (["3"], None, -(2**63)), (["4"], [9], -(2**63))
     ]  # fmt: skip
+
+
+def test_a_writer_of_batches_gets_what_comes_to_it_by_several_ways(fused):
+    """Late records of a window, and what its function yields for the same side output."""
+    sink = RememberingSink(batches=True)
+    window = WindowOperator(
+        TumblingEventTimeWindows.of(10), "apply", None, lambda key, win, values: [(LATE, list(values))],
+        allowed_lateness_ms=5, late_data_tag=LATE,
+    )  # fmt: skip
+    chain = Chain((window, bool), SinkOperator(sink), edges=[(0, 1, LATE)], outputs=[], fused=fused)
+    chain.rows([1], [0]).watermark(9).rows([2], [1]).watermark(14).rows([3], [2])
+    calls = [call[0] for call in sink.writer.calls if call[0] != "watermark"]
+    assert calls == ([[[1]], [[1, 2]], [3]] if fused else [[1], [1, 2], 3])
 
 
 def test_records_before_the_one_that_failed_reach_the_sink(fused):

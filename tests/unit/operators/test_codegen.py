@@ -16,6 +16,7 @@ def test_equal_objects_share_a_name_and_names_never_collide():
     code = writer()
     thing = object()
     assert code.bind("thing", thing) == code.bind("other", thing)
+    assert code.bind("room", code.spend) == code.bind("room", code.spend) != code.bind("room", code.line)
     names = [code.variable(hint) for hint in ("if", "if", "1 a-ä!", "")] + [code.bind("x", 1)]
     assert len(set(names)) == 5 and all(name.isidentifier() for name in names)
 

@@ -1,7 +1,7 @@
 """Frames survive any cut of the byte stream, and too large ones are refused before memory is taken."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flinkish.shell.framing import SMALL_FRAME, FrameDecoder, FrameTooLargeError, header
@@ -30,7 +30,6 @@ def feed(decoder, data, cuts, scratch_bytes=32 * 1024):
     return frames
 
 
-@settings(max_examples=100, deadline=None)
 @given(FRAMES, st.lists(st.one_of(st.integers(1, 12), st.integers(1_000, 50_000)), min_size=1, max_size=5))
 def test_frames_come_out_as_they_went_in_whatever_the_cuts(shapes, cuts):
     frames = [(kind, channel, (bytes(range(256)) * (size // 256 + 1))[:size]) for kind, channel, size in shapes]
