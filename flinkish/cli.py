@@ -20,6 +20,7 @@ import types
 from pathlib import Path
 from typing import Callable, Optional, Sequence
 
+from flinkish.common.uncaught_errors import uncaught_error_lines
 from flinkish.errors import FlinkishError, InvalidJobError, JavaNotFoundError
 
 MINI_CLUSTER = "mini-cluster"
@@ -33,7 +34,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     try:
         return arguments.command(arguments)
     except FlinkishError as error:
-        print(error, file=sys.stderr)
+        # Where in the script it was matters when the job is at fault, not when the machine is.
+        lines = [str(error)] if error.domain == "external" else uncaught_error_lines(error)
+        print("\n".join(lines), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

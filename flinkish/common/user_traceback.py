@@ -7,7 +7,9 @@ import traceback
 from types import FrameType, TracebackType
 from typing import Optional
 
-_ENGINE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_ENGINE = (_PACKAGE + os.sep, os.path.join(os.path.dirname(_PACKAGE), "spark_plugin") + os.sep)
+_JOBS = os.path.join(_PACKAGE, "jobs") + os.sep  # runs in the engine like a user's
 #: How the file names of generated chains begin.
 GENERATED = "<flinkish chain "
 _CHAINED_MAX = 20
@@ -23,6 +25,11 @@ def format_user_traceback(error: BaseException) -> str:
         return "".join(_shown(error, _CHAINED_MAX).format())
     except Exception as failure:  # a __str__ that raises must not hide the place
         return "".join(traceback.format_tb(_kept(error))) + f"{type(error).__qualname__} ({failure!r})\n"
+
+
+def is_engine_file(file_name: str) -> bool:
+    """Whether a frame of this file is the engine's, or of a chain that it generated."""
+    return file_name.startswith((*_ENGINE, GENERATED)) and not file_name.startswith(_JOBS)
 
 
 def _shown(error: BaseException, chained_max: int) -> traceback.TracebackException:
@@ -54,7 +61,7 @@ def _is_generated(frame: FrameType) -> bool:
 
 def _first_user_frame(tb: Optional[TracebackType]) -> Optional[TracebackType]:
     while tb is not None:
-        if not tb.tb_frame.f_code.co_filename.startswith((_ENGINE, GENERATED)):
+        if not is_engine_file(tb.tb_frame.f_code.co_filename):
             return tb
         tb = tb.tb_next
     return None

@@ -12,6 +12,7 @@ from flinkish.common.execution_config import ExecutionConfig, check_parallelism
 from flinkish.common.restart_strategy import RestartStrategyConfiguration
 from flinkish.common.time import TimeLike, to_milliseconds
 from flinkish.common.typeinfo import TypeInformation
+from flinkish.common.uncaught_errors import fold_engine_frames
 from flinkish.common.watermark_strategy import WatermarkStrategy
 from flinkish.datastream.checkpoint_config import CheckpointConfig
 from flinkish.datastream.checkpointing_mode import CheckpointingMode
@@ -72,6 +73,7 @@ class StreamExecutionEnvironment:
         Settings come, the later ones before the earlier, from the folder that FLINKISH_CONF_DIR
         names, from the command line (``flinkish run``), and from ``configuration``.
         """
+        fold_engine_frames()
         context = StreamExecutionEnvironment._context
         merged = Configuration.load_global()
         merged.add_all(context.get("configuration") or {})
