@@ -71,6 +71,24 @@ class Row:
         row._row_kind = row_kind
         return row
 
+    @staticmethod
+    def many_of_fields(
+        field_names: Optional[Sequence[str]], contents: list[list], row_kinds: Optional[list[int]] = None
+    ) -> list["Row"]:
+        """Rows that share ``field_names`` and own the lists of ``contents``; without ``row_kinds`` (values
+        of RowKind) all are inserts."""
+        rows = []
+        for values in contents:
+            row = _new(Row)
+            row._fields = field_names  # type: ignore[assignment]
+            row._values = values
+            row._row_kind = _INSERT
+            rows.append(row)
+        if row_kinds is not None:
+            for row, kind in zip(rows, row_kinds):
+                row._row_kind = _KINDS[kind]
+        return rows
+
     def __call__(self, *args: Any) -> "Row":
         """A new row whose field names are the values of this one."""
         if len(args) > len(self._values):

@@ -2,7 +2,7 @@
 
 A frame is ``(kind, channel_id, payload)``; the connection adds the header.  Payloads::
 
-    ROWS     1 byte form, then
+    ROWS     1 byte form (bits 0-1: times, bit 2: values are packed, see record_packing), then
                NO_TIMES    pickle 5 of the list of values
                INT_TIMES   uint32 n, n int64 timestamps (little endian), pickle of the values
                MIXED_TIMES pickle of (values, timestamps)
@@ -45,13 +45,14 @@ from flinkish.messages.elements import (
     Watermark,
     WatermarkStatus,
 )
+from flinkish.taskmanager.record_packing import pack, unpack
 
 ROWS = 1
 COLUMNS = 2
 EVENT = 3
 CREDIT = 4
 
-_NO_TIMES, _INT_TIMES, _MIXED_TIMES = 0, 1, 2
+_NO_TIMES, _INT_TIMES, _MIXED_TIMES, _PACKED = 0, 1, 2, 4
 _STREAM, _SCHEMA, _BATCH = 0, 2, 4
 _WATERMARK, _STATUS, _MARKER, _END, _OTHER = 1, 2, 3, 4, 9
 
@@ -74,16 +75,18 @@ def encode_rows(values: list, timestamps: list | None) -> list[bytes]:
     Raises:
         UserError: a record does not pickle; names its type and the reason.
     """
+    packed = pack(values)
+    content, form = (values, 0) if packed is None else (packed, _PACKED)
     if timestamps is None:
-        return [_BYTES[_NO_TIMES], _pickled(values, values)]
+        return [_BYTES[form | _NO_TIMES], _pickled(content, values)]
     try:
         times = array("q", timestamps)
     except (TypeError, OverflowError):  # a None among them, or beyond 64 bits
-        return [_BYTES[_MIXED_TIMES], _pickled((values, timestamps), values)]
+        return [_BYTES[form | _MIXED_TIMES], _pickled((content, timestamps), values)]
     if _BIG_ENDIAN:
         times.byteswap()
-    head = _BYTES[_INT_TIMES] + _COUNT.pack(len(values))
-    return [head, times.tobytes(), _pickled(values, values)]
+    head = _BYTES[form | _INT_TIMES] + _COUNT.pack(len(values))
+    return [head, times.tobytes(), _pickled(content, values)]
 
 
 def _pickled(content: Any, values: list) -> bytes:
@@ -91,30 +94,33 @@ def _pickled(content: Any, values: list) -> bytes:
     cloudpickle, which sends it along and keeps its identity in the receiver."""
     try:
         return pickle.dumps(content, 5)
-    except Exception as error:
+    except Exception as error:  # pickling runs __reduce__ and __getstate__ of the records' classes
         try:
             return cloudpickle.dumps(content, 5)
-        except Exception:
+        except Exception:  # likewise
             raise _unpicklable(values, error) from error
 
 
 def decode_rows(payload: bytes | memoryview) -> RowBatch:
     """The batch of a ROWS frame."""
     view = memoryview(payload)
-    form = view[0]
+    form, packed = view[0] & ~_PACKED, view[0] & _PACKED
+    times: list | None = None
     if form == _NO_TIMES:
-        return RowBatch(pickle.loads(view[1:]), None)
-    if form == _INT_TIMES:
+        values = pickle.loads(view[1:])
+    elif form == _INT_TIMES:
         (count,) = _COUNT.unpack_from(view, 1)
         end = 5 + 8 * count
-        times = array("q")
-        times.frombytes(view[5:end])
+        numbers = array("q")
+        numbers.frombytes(view[5:end])
         if _BIG_ENDIAN:
-            times.byteswap()
-        return RowBatch(pickle.loads(view[end:]), times.tolist())
-    if form == _MIXED_TIMES:
-        return RowBatch(*pickle.loads(view[1:]))
-    raise InternalError("could not read a frame of rows", why=f"unknown form {form}")
+            numbers.byteswap()
+        times, values = numbers.tolist(), pickle.loads(view[end:])
+    elif form == _MIXED_TIMES:
+        values, times = pickle.loads(view[1:])
+    else:
+        raise InternalError("could not read a frame of rows", why=f"unknown form {form}")
+    return RowBatch(unpack(values) if packed else values, times)
 
 
 def _unpicklable(values: list, error: Exception) -> UserError:
@@ -122,7 +128,7 @@ def _unpicklable(values: list, error: Exception) -> UserError:
     for value in values:
         try:
             cloudpickle.dumps(value, 5)
-        except Exception as first:
+        except Exception as first:  # likewise
             culprit, why = value, first
             break
     return UserError(
