@@ -9,7 +9,7 @@ from flinkish.common.job_execution_result import JobExecutionResult
 from flinkish.common.job_id import JobID
 from flinkish.common.job_status import JobStatus
 from flinkish.common.time import TimeLike, to_milliseconds
-from flinkish.errors import InvalidJobError
+from flinkish.errors import FlinkishError, InvalidJobError
 
 __all__ = ["JobClient", "JobHandle"]
 
@@ -82,7 +82,7 @@ class JobClient:
     def _wait_over(self) -> None:
         try:
             self._handle.wait(None)
-        except Exception:
+        except FlinkishError:  # how it ended is told by those who wait for the result
             if not self._handle.status().is_terminal_state():
                 raise
 

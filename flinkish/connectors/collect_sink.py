@@ -11,8 +11,8 @@ import threading
 from collections import deque
 from typing import Any, Callable, Generic, Iterator, Optional, TypeVar
 
-import cloudpickle
-
+from flinkish.connectors.driver_writer import DriverWriter
+from flinkish.connectors.isolation import portable_pickle
 from flinkish.connectors.spi import (
     Sink,
     SinkCoordinator,
@@ -55,45 +55,9 @@ class CollectSink(Sink[T]):
         return _CollectCoordinator(context, self.results())
 
 
-class _CollectWriter(SinkWriter[T]):
-    keeps_values = False  # pickled at once
-
-    def __init__(self, context: WriterInitContext, window_batches: int, batch_records: int):
-        self._context = context
-        self._window_batches = window_batches
-        self._batch_records = batch_records
-        self._pickles: list[bytes] = []
-        self._records = 0
-        self._untaken_batches = 0
-
-    def write(self, value: T, timestamp_ms: Optional[int], watermark_ms: int) -> None:
-        self.write_batch([value], None, watermark_ms)
-
-    def write_batch(self, values: list[T], timestamps_ms: Any, watermark_ms: int) -> None:
-        try:
-            data = pickle.dumps(values, 5)
-        except Exception:  # a local class or a lambda: cloudpickle carries it by value
-            data = cloudpickle.dumps(values, 5)
-        self._pickles.append(data)
-        self._records += len(values)
-        if self._records >= self._batch_records:
-            self._send()
-
-    @property
-    def has_room(self) -> bool:  # type: ignore[override]
-        return self._untaken_batches < self._window_batches
-
-    def _send(self) -> None:
-        if self._pickles:
-            pickles, self._pickles, self._records = self._pickles, [], 0
-            self._untaken_batches += 1
-            self._context.send_to_coordinator(pickles)
-
-    def flush(self, end_of_input: bool) -> None:
-        self._send()
-
-    def handle_coordinator_event(self, payload: Any) -> None:
-        self._untaken_batches -= 1
+class _CollectWriter(DriverWriter[T]):
+    def encode(self, values: list[T]) -> list[bytes]:
+        return [portable_pickle(values)]
 
 
 class _CollectCoordinator(SinkCoordinator):

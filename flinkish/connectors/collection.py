@@ -10,20 +10,11 @@ import pickle
 from dataclasses import dataclass, replace
 from typing import Any, Iterable, Optional, TypeVar
 
-import cloudpickle
-
-from flinkish.connectors.isolation import all_shareable
-from flinkish.connectors.spi import (
-    Boundedness,
-    Source,
-    SourceReader,
-    SourceReaderContext,
-    SourceSplit,
-    SplitEnumerator,
-    SplitEnumeratorContext,
-)
+from flinkish.connectors.isolation import all_shareable, portable_pickle
+from flinkish.connectors.spi import SourceReader, SourceReaderContext
 from flinkish.connectors.split_assignment import (
-    PinnedSplitEnumerator,
+    PinnedSplitSource,
+    RangeSplit,
     SequentialSplitReader,
     index_ranges,
 )
@@ -32,13 +23,6 @@ from flinkish.errors import UnpicklableFunctionError
 T = TypeVar("T")
 
 _CHUNK_ITEMS = 1_000
-
-
-def _dumps(item: Any) -> bytes:
-    try:
-        return pickle.dumps(item, 5)
-    except Exception:  # a local class or a lambda: cloudpickle carries it by value
-        return cloudpickle.dumps(item, 5)
 
 
 @dataclass(frozen=True)
@@ -55,18 +39,11 @@ class _Chunk:
 
 
 @dataclass(frozen=True)
-class CollectionSplit(SourceSplit):
+class CollectionSplit(RangeSplit):
     """Items ``position`` to ``end`` (exclusive) are still to be read."""
 
-    start: int
-    end: int
-    position: int
 
-    def split_id(self) -> str:
-        return f"{self.start}-{self.end}"
-
-
-class CollectionSource(Source[T, CollectionSplit]):
+class CollectionSource(PinnedSplitSource[T, CollectionSplit]):
     """Gives the items of ``items`` in order; with several readers each gets a neighbouring range.
 
     Args:
@@ -89,23 +66,12 @@ class CollectionSource(Source[T, CollectionSplit]):
             for first in range(0, self.count, _CHUNK_ITEMS)
         ]
 
-    def boundedness(self) -> Boundedness:
-        return Boundedness.BOUNDED
-
     def produced_type(self) -> Any:
         return self._type_info
 
-    def create_enumerator(
-        self, context: SplitEnumeratorContext[CollectionSplit]
-    ) -> SplitEnumerator[CollectionSplit]:
-        ranges = index_ranges(self.count, context.current_parallelism())
-        splits = [CollectionSplit(start, end, start) for start, end in ranges if end > start]
-        return PinnedSplitEnumerator(context, splits)
-
-    def restore_enumerator(
-        self, context: SplitEnumeratorContext[CollectionSplit], state: Any
-    ) -> SplitEnumerator[CollectionSplit]:
-        return PinnedSplitEnumerator(context, state)
+    def splits(self, parallelism: int) -> list[CollectionSplit]:
+        ranges = index_ranges(self.count, parallelism)
+        return [CollectionSplit(start, end, start) for start, end in ranges if end > start]
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader[T, CollectionSplit]:
         return _CollectionReader(context, self._chunks)
@@ -117,8 +83,8 @@ def _freeze_chunk(items: list[Any], first_index: int) -> _Chunk:
     pickles = []
     for index, item in enumerate(items, first_index):
         try:
-            pickles.append(_dumps(item))
-        except Exception as error:
+            pickles.append(portable_pickle(item))
+        except Exception as error:  # pickling runs code of the user's classes
             raise UnpicklableFunctionError(
                 f"could not pickle item {index} of the collection",
                 where=f"an item of type {type(item).__name__}",

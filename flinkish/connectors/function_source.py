@@ -32,6 +32,7 @@ from flinkish.connectors.spi import (
     SplitEnumerator,
     SplitEnumeratorContext,
 )
+from flinkish.connectors.split_assignment import NoSplitEnumerator
 from flinkish.datastream.functions import ParallelSourceFunction, RuntimeContext, SourceContext
 from flinkish.errors import InvalidJobError
 
@@ -88,18 +89,13 @@ class FunctionSource(Source[T, SourceSplit]):
     def create_enumerator(
         self, context: SplitEnumeratorContext[SourceSplit]
     ) -> SplitEnumerator[SourceSplit]:
-        return _NoSplits()
+        return NoSplitEnumerator()
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader[T, SourceSplit]:
         run = getattr(self.function, "run", self.function)
         if inspect.isgeneratorfunction(run):
             return _GeneratorReader(self.function, context)
         return _ThreadReader(self.function, context)
-
-
-class _NoSplits(SplitEnumerator[SourceSplit]):
-    def handle_split_request(self, subtask_id: int, host: Optional[str]) -> None:
-        """Functions make their input themselves."""
 
 
 # ---- what run(ctx) gets -------------------------------------------------------------------------
@@ -282,7 +278,7 @@ class _ThreadReader(_FunctionReader):
                 self._context.collect(value)
         except _Cancelled:
             return
-        except BaseException as raised:  # handed to the slot's thread, which raises it there
+        except BaseException as raised:  # the user's code; handed to the slot's thread, which raises it
             error = raised
         self._context.end(error)
 

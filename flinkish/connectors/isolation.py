@@ -1,4 +1,4 @@
-"""Which values records may share, and copies of the others.
+"""Which values records may share, and copies of the others, in the process or as bytes.
 
 A source that keeps an object of the user between ``collect`` and the engine must not let a later
 change of that object reach the record.
@@ -10,8 +10,11 @@ import copy
 import datetime
 import decimal
 import itertools
+import pickle
 import uuid
 from typing import Any
+
+import cloudpickle
 
 #: Types whose values nobody can change.
 ATOMS = frozenset(
@@ -42,3 +45,15 @@ def isolate(value: Any) -> Any:
     if kind in ATOMS or (kind is tuple and all_shareable([value])):
         return value
     return copy.deepcopy(value)
+
+
+def portable_pickle(value: Any) -> bytes:
+    """Pickle that loads in another process too.
+
+    Raises:
+        Exception: whatever the pickling code of a user's class raises.
+    """
+    try:
+        return pickle.dumps(value, 5)
+    except Exception:  # a local class, a lambda, a __reduce__ that raises: cloudpickle decides
+        return cloudpickle.dumps(value, 5)

@@ -14,6 +14,7 @@ import threading
 from typing import Any, Optional
 
 from flinkish.common.flink_text import printed_text
+from flinkish.connectors.driver_writer import DriverWriter
 from flinkish.connectors.spi import (
     Sink,
     SinkCoordinator,
@@ -60,44 +61,19 @@ def line_prefix(identifier: str, subtask: int, parallelism: int) -> str:
     return f"{prefix}> " if prefix else ""
 
 
-class _PrintWriter(SinkWriter[Any]):
-    """Sends lines in batches; at most ``_WINDOW_BATCHES`` of them are not printed yet."""
-
-    keeps_values = False  # each is made a line at once
+class _PrintWriter(DriverWriter[Any]):
+    """Makes lines of the records."""
 
     def __init__(self, identifier: str, context: WriterInitContext, record_type: Any):
-        self._context = context
+        super().__init__(context, _WINDOW_BATCHES, _BATCH_LINES)
         self._text = printed_text(record_type)
         self._prefix = line_prefix(
             identifier, context.index_of_subtask(), context.current_parallelism()
         )
-        self._lines: list[str] = []
-        self._unprinted_batches = 0
 
-    def write(self, value: Any, timestamp_ms: Optional[int], watermark_ms: int) -> None:
-        self.write_batch([value], None, watermark_ms)
-
-    def write_batch(self, values: list[Any], timestamps_ms: Any, watermark_ms: int) -> None:
+    def encode(self, values: list[Any]) -> list[str]:
         prefix, text = self._prefix, self._text
-        self._lines.extend([prefix + text(value) for value in values])
-        if len(self._lines) >= _BATCH_LINES:
-            self._send()
-
-    @property
-    def has_room(self) -> bool:  # type: ignore[override]
-        return self._unprinted_batches < _WINDOW_BATCHES
-
-    def _send(self) -> None:
-        if self._lines:
-            lines, self._lines = self._lines, []
-            self._unprinted_batches += 1
-            self._context.send_to_coordinator(lines)
-
-    def flush(self, end_of_input: bool) -> None:
-        self._send()
-
-    def handle_coordinator_event(self, payload: Any) -> None:
-        self._unprinted_batches -= 1
+        return [prefix + text(value) for value in values]
 
 
 class _PrintCoordinator(SinkCoordinator):

@@ -5,17 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flinkish.connectors.spi import (
-    Boundedness,
-    Source,
-    SourceReader,
-    SourceReaderContext,
-    SourceSplit,
-    SplitEnumerator,
-    SplitEnumeratorContext,
-)
+from flinkish.connectors.spi import SourceReader, SourceReaderContext
 from flinkish.connectors.split_assignment import (
-    PinnedSplitEnumerator,
+    PinnedSplitSource,
+    RangeSplit,
     SequentialSplitReader,
     index_ranges,
 )
@@ -23,18 +16,11 @@ from flinkish.errors import InvalidJobError
 
 
 @dataclass(frozen=True)
-class NumberSequenceSplit(SourceSplit):
+class NumberSequenceSplit(RangeSplit):
     """Numbers ``position`` to ``end`` (inclusive) are still to be read."""
 
-    start: int
-    end: int
-    position: int
 
-    def split_id(self) -> str:
-        return f"{self.start}-{self.end}"
-
-
-class NumberSequenceSource(Source[int, NumberSequenceSplit]):
+class NumberSequenceSource(PinnedSplitSource[int, NumberSequenceSplit]):
     """The numbers from ``start`` to ``end``, both included; each reader gets a neighbouring range,
     in order."""
 
@@ -47,24 +33,13 @@ class NumberSequenceSource(Source[int, NumberSequenceSplit]):
             )
         self.start, self.end = int(start), int(end)
 
-    def boundedness(self) -> Boundedness:
-        return Boundedness.BOUNDED
-
-    def create_enumerator(
-        self, context: SplitEnumeratorContext[NumberSequenceSplit]
-    ) -> SplitEnumerator[NumberSequenceSplit]:
+    def splits(self, parallelism: int) -> list[NumberSequenceSplit]:
         first = self.start
-        splits = [
+        return [
             NumberSequenceSplit(first + low, first + high - 1, first + low)
-            for low, high in index_ranges(self.end - first + 1, context.current_parallelism())
+            for low, high in index_ranges(self.end - first + 1, parallelism)
             if high > low
         ]
-        return PinnedSplitEnumerator(context, splits)
-
-    def restore_enumerator(
-        self, context: SplitEnumeratorContext[NumberSequenceSplit], state: Any
-    ) -> SplitEnumerator[NumberSequenceSplit]:
-        return PinnedSplitEnumerator(context, state)
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader[int, NumberSequenceSplit]:
         return _NumberSequenceReader(context)

@@ -27,6 +27,7 @@ from flinkish.connectors.spi import (
     SplitEnumeratorContext,
     WriterInitContext,
 )
+from flinkish.connectors.split_assignment import NoSplitEnumerator
 from flinkish.errors import ConnectionLostError, UserError
 
 _RECEIVE_BYTES = 256 * 1024
@@ -51,11 +52,6 @@ def _connect_nowait(host: str, port: int) -> socket.socket:
 class _SocketSplit(SourceSplit):
     def split_id(self) -> str:
         return "socket"
-
-
-class _NoSplits(SplitEnumerator[_SocketSplit]):
-    def handle_split_request(self, subtask_id: int, host: Optional[str]) -> None:
-        """The one reader knows where to connect."""
 
 
 class SocketTextSource(Source[str, _SocketSplit]):
@@ -91,7 +87,7 @@ class SocketTextSource(Source[str, _SocketSplit]):
     def create_enumerator(
         self, context: SplitEnumeratorContext[_SocketSplit]
     ) -> SplitEnumerator[_SocketSplit]:
-        return _NoSplits()
+        return NoSplitEnumerator()  # the one reader knows where to connect
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader[str, _SocketSplit]:
         return _SocketReader(self)

@@ -56,6 +56,23 @@ class ReaderInfo:
     host: str
 
 
+class SubtaskContext(abc.ABC):
+    """What a slot tells readers and writers alike about the subtask that they belong to."""
+
+    @abc.abstractmethod
+    def index_of_subtask(self) -> int: ...
+
+    @abc.abstractmethod
+    def current_parallelism(self) -> int: ...
+
+    @abc.abstractmethod
+    def configuration(self) -> Any: ...
+
+    @abc.abstractmethod
+    def metric_group(self) -> Any:
+        """Of the operator."""
+
+
 # ---- source -------------------------------------------------------------------------------------
 
 
@@ -170,23 +187,11 @@ class ReaderOutput(SourceOutput[T]):
         """The split is finished: it no longer holds the watermark back."""
 
 
-class SourceReaderContext(abc.ABC):
+class SourceReaderContext(SubtaskContext):
     """What a slot offers a reader."""
 
     @abc.abstractmethod
-    def index_of_subtask(self) -> int: ...
-
-    @abc.abstractmethod
-    def current_parallelism(self) -> int: ...
-
-    @abc.abstractmethod
     def host(self) -> str: ...
-
-    @abc.abstractmethod
-    def configuration(self) -> Any: ...
-
-    @abc.abstractmethod
-    def metric_group(self) -> Any: ...
 
     @abc.abstractmethod
     def send_split_request(self) -> None:
@@ -267,14 +272,8 @@ class Source(abc.ABC, Generic[T, SplitT]):
 # ---- sink ---------------------------------------------------------------------------------------
 
 
-class WriterInitContext(abc.ABC):
+class WriterInitContext(SubtaskContext):
     """What a slot offers a writer."""
-
-    @abc.abstractmethod
-    def index_of_subtask(self) -> int: ...
-
-    @abc.abstractmethod
-    def current_parallelism(self) -> int: ...
 
     @abc.abstractmethod
     def attempt_number(self) -> int: ...
@@ -284,12 +283,6 @@ class WriterInitContext(abc.ABC):
 
     @abc.abstractmethod
     def operator_id(self) -> str: ...
-
-    @abc.abstractmethod
-    def configuration(self) -> Any: ...
-
-    @abc.abstractmethod
-    def metric_group(self) -> Any: ...
 
     @abc.abstractmethod
     def send_to_coordinator(self, payload: Any) -> None:

@@ -1,4 +1,4 @@
-"""The two ways in which bounded sources hand out splits that are known from the start.
+"""The two ways in which bounded sources hand out splits that are known from the start, and none.
 
 ``PinnedSplitEnumerator`` gives split i to subtask i: the same records go to the same subtask in each
 run.  ``OnDemandSplitEnumerator`` gives the next split to whoever asks: a slow reader gets fewer.
@@ -6,12 +6,16 @@ run.  ``OnDemandSplitEnumerator`` gives the next split to whoever asks: a slow r
 
 from __future__ import annotations
 
+import abc
 from collections import deque
+from dataclasses import dataclass
 from typing import Any, Callable, Generic, Optional, Sequence, TypeVar
 
 from flinkish.connectors.spi import (
+    Boundedness,
     InputStatus,
     ReaderOutput,
+    Source,
     SourceReader,
     SourceReaderContext,
     SourceSplit,
@@ -61,6 +65,44 @@ class PinnedSplitEnumerator(SplitEnumerator[SplitT]):
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
         return [split for subtask in sorted(self._waiting) for split in self._waiting[subtask]]
+
+
+@dataclass(frozen=True)
+class RangeSplit(SourceSplit):
+    """A range of numbered records that has been read up to ``position``, which is the next one."""
+
+    start: int
+    end: int
+    position: int
+
+    def split_id(self) -> str:
+        return f"{self.start}-{self.end}"
+
+
+class PinnedSplitSource(Source[T, SplitT]):
+    """A bounded source with a ``PinnedSplitEnumerator``.  A subclass writes ``splits``."""
+
+    @abc.abstractmethod
+    def splits(self, parallelism: int) -> Sequence[SplitT]:
+        """The input, cut for so many readers."""
+
+    def boundedness(self) -> Boundedness:
+        return Boundedness.BOUNDED
+
+    def create_enumerator(self, context: SplitEnumeratorContext[SplitT]) -> SplitEnumerator[SplitT]:
+        return PinnedSplitEnumerator(context, self.splits(context.current_parallelism()))
+
+    def restore_enumerator(
+        self, context: SplitEnumeratorContext[SplitT], state: Any
+    ) -> SplitEnumerator[SplitT]:
+        return PinnedSplitEnumerator(context, state)
+
+
+class NoSplitEnumerator(SplitEnumerator[SplitT]):
+    """For a source whose readers find their input themselves."""
+
+    def handle_split_request(self, subtask_id: int, host: Optional[str]) -> None:
+        """There is nothing to hand out."""
 
 
 class OnDemandSplitEnumerator(SplitEnumerator[SplitT]):

@@ -11,18 +11,33 @@ from flinkish.datastream.functions import (
     CoFlatMapFunction,
     CoMapFunction,
     CoProcessFunction,
+    FilterFunction,
     Function,
     FunctionWrapper,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     KeySelector,
+    MapFunction,
     Partitioner,
     ProcessFunction,
     ProcessWindowFunction,
+    ReduceFunction,
     SinkFunction,
     WindowFunction,
 )
 from flinkish.errors import InvalidJobError
+
+
+#: Kinds of functions whose result is used as it is: the methods that must not be generators.
+_NOT_ITERATED: dict[type, tuple[str, ...]] = {
+    CoMapFunction: ("map1", "map2"),
+    FilterFunction: ("filter",),
+    KeySelector: ("get_key",),
+    MapFunction: ("map",),
+    Partitioner: ("partition",),
+    ReduceFunction: ("reduce",),
+    SinkFunction: ("invoke",),
+}
 
 
 def check_type(type_info: Any, what: str) -> Optional[TypeInformation]:
@@ -42,6 +57,8 @@ def check_function(function: Any, kind: type, method: str) -> Any:
     Raises:
         InvalidJobError: it is a class, another kind of function, or cannot be called."""
     if isinstance(function, kind):
+        for name in _NOT_ITERATED.get(kind, ()):
+            _refuse_generator(getattr(function, name), method)
         return function
     if isinstance(function, type) and issubclass(function, Function):
         raise InvalidJobError(
@@ -60,12 +77,29 @@ def check_function(function: Any, kind: type, method: str) -> Any:
             why="nothing awaits it: its results would be coroutines",
             do="write it with def; calls of services go into a flat_map() that collects some records first",
         )
+    if kind in _NOT_ITERATED:
+        _refuse_generator(function, method)
     return function
+
+
+def _refuse_generator(function: Any, method: str) -> None:
+    """Nothing would run the body of a generator function here, or the generator would be the result."""
+    called = getattr(type(function), "__call__", None)
+    if not (inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(called)):
+        return
+    do = "return one value instead of yielding"
+    raise InvalidJobError(
+        f"{method}() cannot use the generator function {getattr(function, '__qualname__', function)!r}",
+        why=f"calling it gives a generator, which {method}() does not iterate over",
+        do=f"use flat_map(), which takes generators, or {do}" if method == "map" else do,
+    )
 
 
 def require_function(function: Any, kinds: Union[type, tuple[type, ...]], method: str) -> Any:
     """As `check_function`, where a plain callable will not do."""
     if isinstance(function, kinds):
+        for name in _NOT_ITERATED.get(kinds, ()):  # type: ignore[call-overload]
+            _refuse_generator(getattr(function, name), method)
         return function
     names = " or ".join(k.__name__ for k in (kinds if isinstance(kinds, tuple) else (kinds,)))
     is_class = isinstance(function, type) and issubclass(function, Function)
@@ -105,16 +139,17 @@ def key_selector_of(
         field = check_field(key_selector, what)
         declared = declared_field_type(record_type, field, what)
         return FieldSelector(field), key_type or declared, field
+    check_function(key_selector, KeySelector, what)
     if isinstance(key_selector, KeySelector):
         return _bound(key_selector, "get_key", "KeySelector"), key_type, None
-    check_function(key_selector, KeySelector, what)
     return key_selector, key_type, None
 
 
 def partitioner_of(partitioner: Any) -> Callable[[Any, int], int]:
+    check_function(partitioner, Partitioner, "partition_custom")
     if isinstance(partitioner, Partitioner):
         return _bound(partitioner, "partition", "Partitioner")
-    return check_function(partitioner, Partitioner, "partition_custom")
+    return partitioner
 
 
 # ---- process functions of plain callables -------------------------------------------------------
@@ -169,6 +204,8 @@ class CallableSinkFunction(FunctionWrapper, SinkFunction):
 
 class CallableCoMapFunction(CoMapFunction):
     def __init__(self, map1: Callable, map2: Callable):
+        for function in (map1, map2):
+            _refuse_generator(function, "map")
         self._map1, self._map2 = map1, map2
 
     def map1(self, value: Any) -> Any:

@@ -100,7 +100,7 @@ def pickle_chains(job_graph: JobGraph) -> dict[str, bytes]:
     for vertex in job_graph.vertices:
         try:
             chains[vertex.id] = _dumps(vertex.chain)
-        except Exception as error:
+        except Exception as error:  # see _failure
             raise _explain(vertex, error) from error
     return chains
 
@@ -120,7 +120,7 @@ def main_module_classes() -> bytes:
     }
     try:
         return _dumps(found)
-    except Exception:
+    except Exception:  # see _failure
         return _dumps({name: value for name, value in found.items() if _failure(value) is None})
 
 
@@ -135,9 +135,10 @@ class _Child(NamedTuple):
 
 
 def _failure(obj: Any) -> Optional[BaseException]:
+    """Why ``obj`` cannot travel, or None."""
     try:
         _dumps(obj)
-    except Exception as error:
+    except Exception as error:  # pickling runs __reduce__ and __getstate__ of the user's classes
         return error
     return None
 
@@ -294,7 +295,7 @@ def _attributes(value: Any) -> Iterator[_Child]:
     if getstate is not None and getstate is not getattr(object, "__getstate__", None):
         try:
             state = value.__getstate__()
-        except Exception:
+        except Exception:  # the user's code; what the object holds is looked at without it
             state = None
     if not isinstance(state, dict):
         state = dict(getattr(value, "__dict__", {}))

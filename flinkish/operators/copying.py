@@ -75,11 +75,6 @@ def freeze(value: Any) -> Any:
     return _COPIERS[cls](value)
 
 
-def is_frozen(value: Any) -> bool:
-    """Whether `freeze` returns the very object."""
-    return freeze(value) is value
-
-
 # ---- one copier for each type -------------------------------------------------------------------
 
 
@@ -88,10 +83,15 @@ def _round_trip(value: Any) -> Any:
     what it cannot name (classes and functions defined inside functions) deepcopy still can."""
     try:
         return pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
-    except Exception as pickle_error:
+    except Exception as pickle_error:  # pickling runs code of the value's classes, which may raise anything
+        if isinstance(value, types.GeneratorType):
+            raise TypeError(
+                f"the generator {value.__qualname__} was emitted as a record, and nothing iterates over it; "
+                f"map and its like give one value for each record, flat_map takes generators"
+            ) from None
         try:
             return copy.deepcopy(value)
-        except Exception as error:
+        except Exception as error:  # and so does copying
             raise TypeError(
                 f"a value of type {type(value).__qualname__} was emitted that can change and that can "
                 f"be neither pickled ({pickle_error}) nor copied ({error}); emit plain data, or set "

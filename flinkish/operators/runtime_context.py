@@ -1,9 +1,10 @@
-"""What `Function.open` gets."""
+"""What user code may ask of the subtask that it runs in: `Function.open`, readers and writers."""
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Mapping, Optional
 
+from flinkish.connectors.spi import SubtaskContext
 from flinkish.datastream.functions import RuntimeContext
 from flinkish.errors import UserError
 from flinkish.graph.job_graph import ChainedOperator
@@ -11,8 +12,28 @@ from flinkish.operators.output import TaskEnvironment
 from flinkish.state.heap import HeapKeyedStateBackend, StateStore
 
 
+class OperatorSubtaskContext(SubtaskContext):
+    """Answers for one operator of a subtask; the contexts of readers and writers add what is theirs."""
+
+    def __init__(self, operator: Any):
+        self._operator = operator
+        self._environment: TaskEnvironment = operator.environment
+
+    def index_of_subtask(self) -> int:
+        return self._environment.subtask_index
+
+    def current_parallelism(self) -> int:
+        return self._environment.parallelism
+
+    def configuration(self) -> Mapping[str, Any]:
+        return self._environment.configuration
+
+    def metric_group(self) -> Any:
+        return self._operator.metric_group
+
+
 class StreamingRuntimeContext(StateStore, RuntimeContext):
-    """The subtask's facts, and the operator's keyed state if it has any."""
+    """What `Function.open` gets: the subtask's facts, and the operator's keyed state if it has any."""
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from flinkish.datastream.functions import SinkContext
 from flinkish.errors import InternalError
 from flinkish.messages.control import SinkCommittables, SinkPayload
 from flinkish.operators.operator import RuntimeOperator
+from flinkish.operators.runtime_context import OperatorSubtaskContext
 
 
 class SinkWriterOperator(RuntimeOperator):
@@ -172,17 +173,7 @@ class _InvokeContext(SinkContext):
         return self.time
 
 
-class _WriterContext(WriterInitContext):
-    def __init__(self, operator: SinkWriterOperator):
-        self._operator = operator
-        self._environment = operator.environment
-
-    def index_of_subtask(self):
-        return self._environment.subtask_index
-
-    def current_parallelism(self):
-        return self._environment.parallelism
-
+class _WriterContext(OperatorSubtaskContext, WriterInitContext):
     def attempt_number(self):
         return self._environment.attempt
 
@@ -191,12 +182,6 @@ class _WriterContext(WriterInitContext):
 
     def operator_id(self):
         return self._operator.spec.operator_id
-
-    def configuration(self):
-        return self._environment.configuration
-
-    def metric_group(self):
-        return self._operator.metric_group
 
     def send_to_coordinator(self, payload):
         data = SinkPayload(pickle.dumps(payload, pickle.HIGHEST_PROTOCOL))

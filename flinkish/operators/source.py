@@ -38,6 +38,7 @@ from flinkish.messages.elements import (
 )
 from flinkish.operators.columns import rows_of
 from flinkish.operators.operator import RuntimeOperator
+from flinkish.operators.runtime_context import OperatorSubtaskContext
 from flinkish.operators.watermarks import (
     CombinedWatermark,
     EventTimeAssigner,
@@ -451,25 +452,9 @@ class _MainOutput(_Output, ReaderOutput):
         self._source.release_split(split_id)
 
 
-class _ReaderContext(SourceReaderContext):
-    def __init__(self, operator: SourceOperator):
-        self._operator = operator
-        self._environment = operator.environment
-
-    def index_of_subtask(self):
-        return self._environment.subtask_index
-
-    def current_parallelism(self):
-        return self._environment.parallelism
-
+class _ReaderContext(OperatorSubtaskContext, SourceReaderContext):
     def host(self):
         return self._environment.host
-
-    def configuration(self):
-        return self._environment.configuration
-
-    def metric_group(self):
-        return self._operator.metric_group
 
     def send_split_request(self):
         self._operator.requests += 1

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -165,7 +164,7 @@ def test_version_names_what_is_installed(run_python):
 
 
 @pytest.mark.launch
-def test_ctrl_c_closes_user_functions_and_leaves_nothing_running(tmp_path):
+def test_ctrl_c_closes_user_functions_and_leaves_nothing_running(tmp_path, bell):
     """PySpark's own handler would kill the slots before ``close``."""
     job = script(
         tmp_path,
@@ -174,11 +173,12 @@ def test_ctrl_c_closes_user_functions_and_leaves_nothing_running(tmp_path):
         from flinkish.datastream import StreamExecutionEnvironment
         from flinkish.datastream.functions import MapFunction
 
-        folder = sys.argv[1]
+        folder, bell = sys.argv[1:]
 
         class Watch(MapFunction):
             def open(self, context):
-                open(f"{folder}/opened-{context.get_index_of_this_subtask()}", "w").close()
+                with open(bell, "w") as pipe:
+                    pipe.write("\\n")
             def map(self, value):
                 return value
             def close(self):
@@ -191,12 +191,13 @@ def test_ctrl_c_closes_user_functions_and_leaves_nothing_running(tmp_path):
         """,
     )
     process = subprocess.Popen(
-        [sys.executable, *FLINKISH, "run", "-D", f"spark.app.name=mark-{tmp_path.name}", job, tmp_path],
+        [sys.executable, *FLINKISH, "run", "-D", f"spark.app.name=mark-{tmp_path.name}", job, tmp_path,
+         bell.path],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )
     try:
-        wait_for_files(tmp_path, "opened-*", 2, process)
+        bell.wait(2, process, timeout_s=180)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     finally:
@@ -204,22 +205,6 @@ def test_ctrl_c_closes_user_functions_and_leaves_nothing_running(tmp_path):
     assert process.returncode == 130, errors
     assert (tmp_path / "closed").read_text() == "xx"
     assert left_running(f"mark-{tmp_path.name}") == []
-
-
-def wait_for_files(folder, pattern, count, process, timeout_s=180):
-    deadline = time.monotonic() + timeout_s
-    while len(list(folder.glob(pattern))) < count:
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline, "the job did not start"
-        process_waits(process, 0.1)
-
-
-def process_waits(process, seconds):
-    """Wait for the end of the process, at most this long."""
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return
 
 
 def test_demo_without_java_runs_on_the_mini_cluster_and_says_so(run_python, tmp_path, path_without_java):
@@ -243,31 +228,35 @@ def test_demo_runs_in_spark_and_leaves_nothing_running(run_python, tmp_path):
     assert left_running(str(tmp_path)) == []
 
 
-def test_a_job_that_the_script_did_not_wait_for_is_ended_in_order(run_python, tmp_path):
+def test_a_job_that_the_script_did_not_wait_for_is_ended_in_order(run_python, tmp_path, bell):
     job = script(
         tmp_path,
         """
-        import pathlib, sys, time
+        import sys
         from flinkish.datastream import StreamExecutionEnvironment
         from flinkish.datastream.functions import MapFunction
 
-        folder = pathlib.Path(sys.argv[1])
+        folder, bell = sys.argv[1:]
 
         class Watch(MapFunction):
+            def open(self, context):
+                self.rung = False
             def map(self, value):
-                (folder / "running").touch()
+                if not self.rung:
+                    self.rung = True
+                    with open(bell, "w") as pipe:
+                        pipe.write("\\n")
                 return value
             def close(self):
-                (folder / "closed").touch()
+                open(f"{folder}/closed", "w").close()
 
         env = StreamExecutionEnvironment.get_execution_environment()
         env.from_sequence(0, 2**62).map(Watch()).filter(lambda n: False).print()
         env.execute_async()
-        while not (folder / "running").exists():
-            time.sleep(0.02)
+        open(bell).readline()
         """,
     )
-    done = run_python(*FLINKISH, "run", "--master", "mini-cluster", job, tmp_path)
+    done = run_python(*FLINKISH, "run", "--master", "mini-cluster", job, tmp_path, bell.path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "closed").exists()
     assert left_running(str(tmp_path)) == []

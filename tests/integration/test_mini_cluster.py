@@ -1,6 +1,8 @@
 """Jobs on real slot processes of this machine."""
 
+import logging.handlers
 import os
+import queue
 import signal
 import threading
 import time
@@ -33,28 +35,8 @@ from flinkish.errors import (
 from flinkish.shell.executor import prepare
 from flinkish.shell.job_manager import JobManager
 from flinkish.shell.local_launcher import LocalLauncher
-from flinkish.testing.mini_cluster import MiniCluster
 
 LINES = ["to be or not to be", "that is the question", "to be"]
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with MiniCluster(slots=2) as cluster:
-        yield cluster
-
-
-def collect(stream):
-    with stream.execute_and_collect() as results:
-        return list(results)
-
-
-def wait_until(condition, timeout_s=60.0):
-    deadline = time.monotonic() + timeout_s
-    turn = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not hold in time"
-        turn.wait(0.02)
 
 
 def endless(env):
@@ -116,7 +98,7 @@ def word_count(env):
     )
 
 
-def test_words_are_counted_by_key_over_two_slots(cluster):
+def test_words_are_counted_by_key_over_two_slots(cluster, collect):
     results = collect(word_count(cluster.get_execution_environment()))
     last = {}
     for word, count in results:
@@ -125,7 +107,7 @@ def test_words_are_counted_by_key_over_two_slots(cluster):
     assert last == {"to": 3, "be": 3, "or": 1, "not": 1, "that": 1, "is": 1, "the": 1, "question": 1}
 
 
-def test_every_record_of_a_large_shuffle_arrives_once(cluster):
+def test_every_record_of_a_large_shuffle_arrives_once(cluster, collect):
     env = cluster.get_execution_environment()
     numbers = env.from_sequence(1, 50_000).rebalance().map(lambda n: n * 2).key_by(lambda n: n % 97)
     results = collect(numbers.reduce(lambda a, b: max(a, b)))
@@ -147,7 +129,7 @@ class CountAndTell(KeyedProcessFunction):
         yield ctx.get_current_key(), self.count.value(), timestamp
 
 
-def test_a_keyed_process_function_has_state_and_timers(cluster):
+def test_a_keyed_process_function_has_state_and_timers(cluster, collect):
     env = cluster.get_execution_environment()
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
         lambda value, timestamp: value
@@ -157,7 +139,7 @@ def test_a_keyed_process_function_has_state_and_timers(cluster):
     assert sorted(results) == [(0, 100, 1_000), (1, 100, 1_000), (2, 100, 1_000)]
 
 
-def test_a_user_exception_shows_the_users_traceback_first_and_the_cluster_goes_on(cluster):
+def test_a_user_exception_shows_the_users_traceback_first_and_the_cluster_goes_on(cluster, collect):
     def explode(number):
         return 1 // (number - 5)
 
@@ -172,24 +154,24 @@ def test_a_user_exception_shows_the_users_traceback_first_and_the_cluster_goes_o
     assert collect(cluster.get_execution_environment().from_collection([1, 2])) in ([1, 2], [2, 1])
 
 
-def test_a_running_job_is_cancelled_and_its_slots_come_back(cluster):
+def test_a_running_job_is_cancelled_and_its_slots_come_back(cluster, collect, bell):
     env = cluster.get_execution_environment()
-    stream = endless(env).map(lambda n: n + 1).rebalance().map(lambda n: n + 1)
+    stream = endless(env).map(lambda n: n + 1).rebalance().map(bell.at_first_record())
     stream.sink_to(DiscardingSink())
     client = env.execute_async("endless")
-    wait_until(lambda: any(m.get("numRecordsIn") for m in client.get_metrics().values()))
+    bell.wait()
     client.cancel().result()
     assert client.status is JobStatus.CANCELED
     with pytest.raises(JobCancelledError):
         client.wait()
-    wait_until(lambda: cluster.describe()["slots-available"] == 2)
+    assert len(collect(word_count(cluster.get_execution_environment()))) == 12
 
 
-def test_a_slot_process_that_is_killed_fails_the_job_and_is_replaced(cluster):
+def test_a_slot_process_that_is_killed_fails_the_job_and_is_replaced(cluster, collect, bell):
     env = cluster.get_execution_environment()
-    endless(env).rebalance().map(lambda n: n).sink_to(DiscardingSink())
+    endless(env).rebalance().map(bell.at_first_record()).sink_to(DiscardingSink())
     client = env.execute_async()
-    wait_until(lambda: len(client.get_metrics()) == 4)
+    bell.wait(2)
     victim = next(slot for slot in cluster.describe()["slots"] if slot["job"])
     os.kill(victim["pid"], signal.SIGKILL)
     with pytest.raises(SlotLostError, match="SIGKILL"):
@@ -240,7 +222,18 @@ def test_supervisors_that_cannot_reach_the_driver_fail_the_job_with_the_addresse
         manager.submit(runtime).wait(10)
 
 
-def test_a_failed_job_is_logged_only_when_nobody_waits_to_be_told(cluster, caplog):
+@pytest.fixture
+def logged_errors():
+    """A queue of the log records of errors, from whatever thread."""
+    records = queue.SimpleQueue()
+    handler = logging.handlers.QueueHandler(records)
+    handler.setLevel(logging.ERROR)
+    logging.getLogger("flinkish").addHandler(handler)
+    yield records
+    logging.getLogger("flinkish").removeHandler(handler)
+
+
+def test_a_failed_job_is_logged_only_when_nobody_waits_to_be_told(cluster, logged_errors):
     def bad_job():
         env = cluster.get_execution_environment()
         env.from_collection([0]).map(lambda n: 1 // n).sink_to(DiscardingSink())
@@ -248,7 +241,6 @@ def test_a_failed_job_is_logged_only_when_nobody_waits_to_be_told(cluster, caplo
 
     with pytest.raises(UserFunctionError):
         bad_job().execute("awaited")
-    client = bad_job().execute_async("alone")
-    wait_until(lambda: client.status is JobStatus.FAILED)
-    failed = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert len(failed) == 1 and "name='alone'" in failed[0]
+    bad_job().execute_async("alone")
+    assert "name='alone'" in logged_errors.get(timeout=60).getMessage()
+    assert logged_errors.empty()

@@ -1,11 +1,11 @@
 """What is left when jobs and clusters on local processes have ended, in every way."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -46,12 +46,12 @@ def folders():
     return sorted(path.name for path in Path("/tmp").glob("flinkish*"))
 
 
-def wait_until(condition, timeout_s=20.0):
-    deadline = time.monotonic() + timeout_s
-    turn = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not hold in time"
-        turn.wait(0.02)
+def nothing_is_left_since(before):
+    # Threads of user code (an enumerator's) are told to end, but close() does not wait for them.
+    for thread in threading.enumerate():
+        if "flinkish" in thread.name and thread.name not in before["threads"]:
+            thread.join(5)
+    return leftovers() == before
 
 
 def numbers(env):
@@ -62,11 +62,6 @@ def forever(env):
     return env.from_sequence(1, 2**60).rebalance().map(lambda n: n + 1).filter(lambda n: n < 0)
 
 
-def collect(stream):
-    with stream.execute_and_collect() as results:
-        return list(results)
-
-
 def test_the_mini_cluster_target_runs_a_job_in_slots_of_its_own_and_leaves_nothing():
     before = leftovers()
     env = StreamExecutionEnvironment.get_execution_environment(
@@ -74,8 +69,7 @@ def test_the_mini_cluster_target_runs_a_job_in_slots_of_its_own_and_leaves_nothi
     )
     numbers(env).print()
     env.execute()
-    # Threads of user code (an enumerator's) are told to end, but not waited for.
-    wait_until(lambda: leftovers() == before, timeout_s=5)
+    assert nothing_is_left_since(before)
 
 
 def test_a_job_that_fails_leaves_nothing_either():
@@ -84,10 +78,10 @@ def test_a_job_that_fails_leaves_nothing_either():
     numbers(env).map(lambda n: 1 // (n - 50)).print()
     with pytest.raises(Exception, match="ZeroDivisionError"):
         env.execute()
-    wait_until(lambda: leftovers() == before, timeout_s=5)
+    assert nothing_is_left_since(before)
 
 
-def test_a_closed_cluster_leaves_nothing_and_takes_no_job():
+def test_a_closed_cluster_leaves_nothing_and_takes_no_job(collect):
     before = leftovers()
     cluster = MiniCluster(slots=2)
     env = cluster.get_execution_environment()
@@ -97,7 +91,7 @@ def test_a_closed_cluster_leaves_nothing_and_takes_no_job():
     cluster.close()
     with pytest.raises(JobCancelledError):
         client.wait()
-    wait_until(lambda: leftovers() == before, timeout_s=5)
+    assert nothing_is_left_since(before)
     env.from_collection([1]).print()
     with pytest.raises(InvalidJobError, match="closed"):
         env.execute()
@@ -116,24 +110,20 @@ class Reading:
 env = StreamExecutionEnvironment.get_execution_environment(
     {{"execution.target": "mini-cluster", "parallelism.default": 2}}
 )
-stream = env.from_sequence(1, {count}).map(Reading).key_by(lambda r: r.number % 2)
+def reading(number):
+    if number == 1:
+        with open({bell!r}, "w") as pipe:
+            pipe.write("\\n")
+    return Reading(number)
+
+stream = env.from_sequence(1, {count}).map(reading).key_by(lambda r: r.number % 2)
 stream.reduce(lambda a, b: Reading(a.number + b.number)).filter(lambda r: r.number > {above}).print()
-print("running", flush=True)
 """
 
 
-BUSY = """
-client = env.execute_async()
-turn = __import__("threading").Event()
-while not client.get_metrics():
-    turn.wait(0.05)
-print("busy", flush=True)
-"""
-
-
-def script(tmp_path, count, above, end):
+def script(tmp_path, bell, count, above, end):
     path = tmp_path / "job.py"
-    path.write_text(SCRIPT.format(checkout=str(CHECKOUT), count=count, above=above) + end)
+    path.write_text(SCRIPT.format(checkout=str(CHECKOUT), bell=bell.path, count=count, above=above) + end)
     return path
 
 
@@ -158,18 +148,18 @@ def members(session):
     return found
 
 
-def test_classes_of_main_travel_as_records_and_results(tmp_path):
-    process = start(script(tmp_path, 10, 0, "env.execute()"))
+def test_classes_of_main_travel_as_records_and_results(tmp_path, bell):
+    process = start(script(tmp_path, bell, 10, 0, "env.execute()"))
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
-    lines = [line.partition("> ")[2] for line in output.splitlines()[1:]]
+    lines = [line.partition("> ")[2] for line in output.splitlines()]
     assert "Reading(number=25)" in lines and "Reading(number=30)" in lines
     assert members(process.pid) == []
 
 
-def test_a_script_that_never_waits_for_its_job_leaves_nothing(tmp_path):
+def test_a_script_that_never_waits_for_its_job_leaves_nothing(tmp_path, bell):
     before = folders()
-    process = start(script(tmp_path, 2**60, 2**200, BUSY))
+    process = start(script(tmp_path, bell, 2**60, 2**200, f"env.execute_async()\nopen({bell.path!r}).readline()"))
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert "Traceback" not in errors
@@ -177,23 +167,27 @@ def test_a_script_that_never_waits_for_its_job_leaves_nothing(tmp_path):
     assert members(process.pid) == [] and folders() == before
 
 
-def test_ctrl_c_ends_the_job_and_leaves_nothing(tmp_path):
+def test_ctrl_c_ends_the_job_and_leaves_nothing(tmp_path, bell):
     before = folders()
-    process = start(script(tmp_path, 2**60, 2**200, "env.execute()"))
-    assert process.stdout.readline() == "running\n"
-    wait_until(lambda: len(members(process.pid)) == 3)
+    process = start(script(tmp_path, bell, 2**60, 2**200, "env.execute()"))
+    bell.wait(process=process)
+    assert len(members(process.pid)) == 3
     os.kill(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert "KeyboardInterrupt" in errors.splitlines()[-1]
     assert members(process.pid) == [] and folders() == before
 
 
-def test_a_driver_that_is_killed_takes_its_slots_along(tmp_path):
+def test_a_driver_that_is_killed_takes_its_slots_along(tmp_path, bell):
     before = folders()
-    process = start(script(tmp_path, 2**60, 2**200, BUSY + "client.wait()"))
-    assert [process.stdout.readline() for _ in range(2)] == ["running\n", "busy\n"]
-    assert len(members(process.pid)) == 3
+    process = start(script(tmp_path, bell, 2**60, 2**200, "env.execute()"))
+    bell.wait(process=process)
+    ends = [os.pidfd_open(member) for member in members(process.pid)]
+    assert len(ends) == 3
     process.kill()
     process.communicate(timeout=60)
-    wait_until(lambda: members(process.pid) == [])
+    for end in ends:
+        assert select.select([end], [], [], 20)[0], "a process outlives its driver"
+        os.close(end)
+    assert members(process.pid) == []
     assert folders() == before

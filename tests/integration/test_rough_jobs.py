@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
+from flinkish.common.job_status import JobStatus
 from flinkish.common.types import Row
 from flinkish.common.watermark_strategy import WatermarkStrategy
+from flinkish.connectors.collect_sink import CollectSink
 from flinkish.connectors.spi import (
     Boundedness,
     Committer,
@@ -24,23 +26,14 @@ from flinkish.connectors.spi import (
 from flinkish.datastream.functions import CoProcessFunction, MapFunction, ProcessFunction
 from flinkish.datastream.output_tag import OutputTag
 from flinkish.errors import UserFunctionError
-from flinkish.testing.mini_cluster import MiniCluster
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    with MiniCluster(slots=3) as cluster:
-        yield cluster
+CLUSTER = {"slots": 3}
 
 
 @pytest.fixture
 def env(cluster):
     return cluster.get_execution_environment({"parallelism.default": 2})
-
-
-def collect(stream):
-    with stream.execute_and_collect() as results:
-        return list(results)
 
 
 def failure_of(run):
@@ -62,7 +55,7 @@ class Point:
     at: list
 
 
-def test_records_of_every_kind_cross_slots_with_type_and_value(env):
+def test_records_of_every_kind_cross_slots_with_type_and_value(env, collect):
     values = [
         Point("a", [1]), Pair("b", 2), {"k": [1, {"x": None}]}, (1, (2, 3)), Row(1, "x"), Row(a=1, b=None),
         None, b"xyz", Decimal("1.50"), True, 3.5, float("inf"), 2**70, frozenset([1]), [1, [2]], "\u00fc",
@@ -72,7 +65,7 @@ def test_records_of_every_kind_cross_slots_with_type_and_value(env):
     assert sorted(map(repr, results)) == sorted(repr((value, type(value).__name__)) for value in values)
 
 
-def test_records_of_classes_that_were_made_inside_a_function_cross_slots(env):
+def test_records_of_classes_that_were_made_inside_a_function_cross_slots(env, collect):
     @dataclasses.dataclass
     class Local:
         n: int
@@ -86,12 +79,12 @@ def test_records_of_classes_that_were_made_inside_a_function_cross_slots(env):
     assert sorted((couple.a, couple.b) for _, couple in results) == [(n, n) for n in range(1, 21)]
 
 
-def test_functions_are_records_too(env):
+def test_functions_are_records_too(env, collect):
     functions = env.from_sequence(1, 4).map(lambda n: lambda: n).rebalance()
     assert sorted(collect(functions.map(lambda function: function()))) == [1, 2, 3, 4]
 
 
-def test_every_way_between_operators_of_unequal_parallelism_brings_each_record(env):
+def test_every_way_between_operators_of_unequal_parallelism_brings_each_record(env, collect):
     numbers = env.from_sequence(1, 30).map(lambda n: n).set_parallelism(2)
     ways = {
         "rebalance": numbers.rebalance(),
@@ -111,7 +104,7 @@ def test_every_way_between_operators_of_unequal_parallelism_brings_each_record(e
     assert counts == {**expected, "broadcast": 90}
 
 
-def test_a_stream_united_with_its_own_side_output_and_others_of_unequal_parallelism_is_whole(env):
+def test_a_stream_united_with_its_own_side_output_and_others_of_unequal_parallelism_is_whole(env, collect):
     odd = OutputTag("odd")
 
     class Split(ProcessFunction):
@@ -125,7 +118,7 @@ def test_a_stream_united_with_its_own_side_output_and_others_of_unequal_parallel
     )
 
 
-def test_a_keyed_stream_connects_with_a_broadcast_one(env):
+def test_a_keyed_stream_connects_with_a_broadcast_one(env, collect):
     class Both(CoProcessFunction):
         def process_element1(self, value, ctx):
             yield value
@@ -138,19 +131,19 @@ def test_a_keyed_stream_connects_with_a_broadcast_one(env):
     assert sorted(map(str, results)) == ["('a', 1)", "('b', 2)", "rule", "rule"]
 
 
-def test_empty_input_goes_through_every_operator_and_ends(env):
+def test_empty_input_goes_through_every_operator_and_ends(env, collect):
     empty = env.from_collection([])
     stream = empty.key_by(lambda n: n).reduce(lambda a, b: a).rebalance().flat_map(lambda n: [n, n])
     assert collect(stream.union(empty.map(lambda n: n))) == []
 
 
-def test_a_record_of_20_megabytes_crosses_slots_twice_and_reaches_the_driver(env):
+def test_a_record_of_20_megabytes_crosses_slots_twice_and_reaches_the_driver(env, collect):
     grow = env.from_collection([b"x" * 20_000_000]).rebalance().map(lambda value: value + b"y")
     (result,) = collect(grow.rebalance().map(lambda value: value + b"z"))
     assert len(result) == 20_000_002 and result.endswith(b"xyz")
 
 
-def test_one_record_becomes_300_000_and_all_arrive_once(env):
+def test_one_record_becomes_300_000_and_all_arrive_once(env, collect):
     def burst(_):
         yield from range(300_000)
 
@@ -169,7 +162,7 @@ class Halt(BaseException):
 
 
 @pytest.mark.parametrize("error", [Halt("halt"), KeyboardInterrupt(), asyncio.CancelledError("gone")])
-def test_user_code_may_raise_what_is_no_exception(env, error):
+def test_user_code_may_raise_what_is_no_exception(env, collect, error):
     def halt(value):
         raise error
 
@@ -179,7 +172,7 @@ def test_user_code_may_raise_what_is_no_exception(env, error):
     assert "halting" in text.splitlines()[-1]
 
 
-def test_the_line_about_the_record_is_one_line_however_the_record_looks(env):
+def test_the_line_about_the_record_is_one_line_however_the_record_looks(env, collect):
     class Tall:
         def __repr__(self):
             return "first\nsecond"
@@ -217,7 +210,7 @@ class AskingSource(Source):
         return AskingReader(context)
 
 
-def test_an_enumerators_error_begins_with_the_users_frame(env):
+def test_an_enumerators_error_begins_with_the_users_frame(env, collect):
     stream = env.from_source(AskingSource(), WatermarkStrategy.no_watermarks(), "asking")
     _, text = failure_of(lambda: collect(stream))
     lines = text.splitlines()
@@ -268,7 +261,7 @@ def test_committables_that_do_not_pickle_name_the_sink(env):
     assert 'operator "Sink: PreparingSink"' in last and "prepare_commit" in last
 
 
-def test_a_record_that_cannot_travel_names_operator_and_type_without_a_tower_of_tracebacks(env):
+def test_a_record_that_cannot_travel_names_operator_and_type_without_a_tower_of_tracebacks(env, collect):
     stream = env.from_collection([1]).map(lambda n: threading.Lock()).name("locking").rebalance()
     _, text = failure_of(lambda: collect(stream.map(lambda lock: 1)))
     assert text.count("Traceback") == 1 and "a value of type lock was emitted" in text
@@ -278,11 +271,21 @@ def test_a_record_that_cannot_travel_names_operator_and_type_without_a_tower_of_
 def test_a_gauge_with_a_strange_value_does_not_end_the_job(env):
     class Gauging(MapFunction):
         def open(self, runtime_context):
-            runtime_context.get_metrics_group().gauge("lock", threading.Lock)
-            self.reports = threading.Event()
+            self.reports = 0
+            runtime_context.get_metrics_group().gauge("lock", self.report)
+
+        def report(self):
+            self.reports += 1
+            return threading.Lock()
 
         def map(self, value):
-            self.reports.wait(0.02)
-            return value
+            return self.reports
 
-    assert len(collect(env.from_sequence(1, 130).map(Gauging()))) == 130
+    reports = CollectSink()
+    env.from_sequence(1, 2**60).map(Gauging()).filter(lambda count: count >= 2).sink_to(reports)
+    client = env.execute_async()
+    assert next(reports.results()) >= 2
+    assert client.status is JobStatus.RUNNING
+    shown = [value for task in client.get_metrics().values() for name, value in task.items() if "lock" in name]
+    assert shown and all("lock object" in value for value in shown)
+    client.cancel().result()

@@ -1,8 +1,5 @@
 """Several jobs on one cluster: after each other, beside each other, one of them failing."""
 
-import threading
-import time
-
 import pytest
 
 from flinkish.common.job_status import JobStatus
@@ -10,35 +7,20 @@ from flinkish.errors import JobCancelledError, NotEnoughSlotsError, UserFunction
 from flinkish.testing.mini_cluster import MiniCluster
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    with MiniCluster(slots=3, configuration={"slot.request.timeout": "20 s"}) as cluster:
-        yield cluster
+CLUSTER = {"slots": 3, "configuration": {"slot.request.timeout": "20 s"}}
 
 
 def environment(cluster, parallelism=1):
     return cluster.get_execution_environment({"parallelism.default": parallelism})
 
 
-def forever(env):
-    env.from_sequence(1, 2**60).filter(lambda n: n < 0).print()
+def forever(env, function=lambda n: n):
+    env.from_sequence(1, 2**60).map(function).filter(lambda n: n < 0).print()
     return env.execute_async("forever")
-
-
-def collect(stream):
-    with stream.execute_and_collect() as results:
-        return list(results)
 
 
 def slot_pids(cluster, client):
     return {slot["pid"] for slot in cluster.describe()["slots"] if slot["job"] == client.job_id}
-
-
-def wait_for_slots(cluster, client, timeout_s=20.0):
-    deadline, turn = time.monotonic() + timeout_s, threading.Event()
-    while not slot_pids(cluster, client):
-        assert time.monotonic() < deadline, "the job got no slots in time"
-        turn.wait(0.02)
 
 
 def end(client):
@@ -46,7 +28,7 @@ def end(client):
     assert client.status is JobStatus.CANCELED
 
 
-def test_jobs_run_after_each_other_each_in_fresh_processes(cluster):
+def test_jobs_run_after_each_other_each_in_fresh_processes(cluster, collect):
     def process_id(number):
         import os
 
@@ -57,7 +39,7 @@ def test_jobs_run_after_each_other_each_in_fresh_processes(cluster):
     assert not seen[0] & seen[1], "modules and threads of a job do not reach the next"
 
 
-def test_a_job_that_fails_leaves_the_one_beside_it_alone(cluster):
+def test_a_job_that_fails_leaves_the_one_beside_it_alone(cluster, collect):
     client = forever(environment(cluster))
     env = environment(cluster, 2)
     env.from_sequence(1, 10).map(lambda n: 1 // (n - 7)).print()
@@ -90,10 +72,10 @@ def test_a_job_that_waits_can_be_cancelled(cluster):
     end(client)
 
 
-def test_a_job_that_waits_too_long_is_told_who_holds_the_slots():
-    with MiniCluster(slots=1, configuration={"slot.request.timeout": "5 s"}) as cluster:
-        client = forever(environment(cluster))
-        wait_for_slots(cluster, client)
+def test_a_job_that_waits_too_long_is_told_who_holds_the_slots(bell):
+    with MiniCluster(slots=1, configuration={"slot.request.timeout": "10 s"}) as cluster:
+        client = forever(environment(cluster), bell.at_first_record())
+        bell.wait()
         env = environment(cluster)
         env.from_sequence(1, 5).print()
         with pytest.raises(NotEnoughSlotsError) as refused:

@@ -17,7 +17,7 @@ from pyarrow import fs
 
 from flinkish.connectors.files.file_system import absolute_uri, open_file_system
 from flinkish.connectors.files.file_sink import visible_names
-from flinkish.connectors.files.part_writer import ParquetPart, PartFile, as_schema
+from flinkish.connectors.files.part_writer import ParquetPart, PartSinkWriter, as_schema
 from flinkish.connectors.spi import Committer, Sink, SinkWriter, WriterInitContext
 from flinkish.errors import InvalidJobError, ResourceError
 
@@ -98,64 +98,32 @@ class DeltaSink(Sink[Any]):
         return _DeltaCommitter(self)
 
 
-class _DeltaWriter(SinkWriter[Any]):
+class _DeltaWriter(PartSinkWriter):
     """Files get their final names at once: a reader sees only what a transaction names."""
 
     def __init__(self, sink: DeltaSink, context: WriterInitContext):
-        self._format = sink.part_format
-        self._system, self._folder = open_file_system(sink.uri)
+        super().__init__(sink.uri, sink.part_format)
         self._application_id = f"flinkish-{context.job_id()}-{context.operator_id()}"
         self._stem = (
             f"part-{sink._token}-{context.index_of_subtask():05d}-{context.attempt_number()}"
         )
         self._commits = 0
-        self._name = ""
-        self._stream: Any = None
-        self._file: Optional[PartFile] = None
 
-    def _open(self) -> PartFile:
-        self._name = f"{self._stem}-{self._commits:05d}{self._format.suffix}"
-        self._system.create_dir(self._folder, recursive=True)
-        self._stream = self._system.open_output_stream(f"{self._folder}/{self._name}")
-        self._file = self._format.open(self._stream)
-        return self._file
-
-    def write(self, value: Any, timestamp_ms: Optional[int], watermark_ms: int) -> None:
-        (self._file or self._open()).write_rows([value])
-
-    def write_batch(self, values: list[Any], timestamps_ms: Any, watermark_ms: int) -> None:
-        if values:
-            (self._file or self._open()).write_rows(values)
-
-    def write_columns(self, columns: Any, timestamps_ms: Any, watermark_ms: int) -> None:
-        if columns.num_rows:
-            (self._file or self._open()).write_columns(columns)
+    def next_name(self) -> str:
+        return f"{self._stem}-{self._commits:05d}{self._format.suffix}"
 
     def prepare_commit(self) -> list[Any]:
-        version, self._commits = self._commits, self._commits + 1
-        if self._file is None:
-            return [DeltaFile(self._application_id, version, None, 0, 0, 0)]
-        self._file.close()
-        self._stream.close()
-        rows = self._file.rows
-        self._file = self._stream = None
-        info = self._system.get_file_info(f"{self._folder}/{self._name}")
-        modified_ms = int(info.mtime.timestamp() * 1_000) if info.mtime else 0
-        return [
-            DeltaFile(self._application_id, version, self._name, info.size, rows, modified_ms)
-        ]
+        version, path, size, rows, modified_ms = self._commits, None, 0, 0, 0
+        if self._file is not None:
+            rows, path = self.finish_file(), self._name
+            info = self._system.get_file_info(f"{self._folder}/{path}")
+            size = info.size
+            modified_ms = int(info.mtime.timestamp() * 1_000) if info.mtime else 0
+        self._commits += 1
+        return [DeltaFile(self._application_id, version, path, size, rows, modified_ms)]
 
     def snapshot_state(self, checkpoint_id: int) -> list[Any]:
         return [self._commits]
-
-    def close(self) -> None:
-        if self._stream is not None:
-            self._file = None
-            self._stream.close()
-            self._stream = None
-            path = f"{self._folder}/{self._name}"
-            if self._system.get_file_info(path).type == fs.FileType.File:  # abort may have come first
-                self._system.delete_file(path)
 
 
 class _DeltaCommitter(Committer):

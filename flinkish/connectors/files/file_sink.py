@@ -25,7 +25,7 @@ from flinkish.connectors.files.file_sink_options import (
     RollingPolicy,
 )
 from flinkish.connectors.files.file_system import absolute_uri, open_file_system
-from flinkish.connectors.files.part_writer import ParquetPart, PartFile, PartFormat, row_format
+from flinkish.connectors.files.part_writer import ParquetPart, PartFormat, PartSinkWriter, row_format
 from flinkish.connectors.spi import Committer, Sink, SinkWriter, WriterInitContext
 from flinkish.errors import InvalidJobError
 
@@ -175,10 +175,9 @@ class FileSinkBuilder:
 FileSink.RowFormatBuilder = FileSink.BulkFormatBuilder = FileSinkBuilder  # type: ignore[attr-defined]
 
 
-class _FileWriter(SinkWriter[Any]):
+class _FileWriter(PartSinkWriter):
     def __init__(self, sink: FileSink, context: WriterInitContext):
-        self._format = sink.part_format
-        self._system, self._folder = open_file_system(sink.uri)
+        super().__init__(sink.uri, sink.part_format)
         self._job_id = context.job_id()
         self._stem = f"{sink.prefix}-{self._job_id[:8]}-{context.index_of_subtask():05d}"
         self._suffix, self._part_size_bytes = sink.suffix, sink.part_size_bytes
@@ -186,61 +185,25 @@ class _FileWriter(SinkWriter[Any]):
         self._hidden = f".{self._stem}-{context.attempt_number()}"
         self._token = sink._token
         self._parts = 0
-        self._name = ""
-        self._stream: Any = None
-        self._file: Optional[PartFile] = None
-        # Rows are kept until there are enough for a batch of columns; a line is written at once.
-        self.keeps_values = self._format.takes_columns
 
-    def _open(self) -> PartFile:
-        self._name = f"{self._hidden}-{self._parts:05d}.{self._token}.inprogress"
-        self._system.create_dir(self._folder, recursive=True)
-        self._stream = self._system.open_output_stream(f"{self._folder}/{self._name}")
-        self._file = self._format.open(self._stream)
-        return self._file
+    def next_name(self) -> str:
+        return f"{self._hidden}-{self._parts:05d}.{self._token}.inprogress"
 
-    def write(self, value: Any, timestamp_ms: Optional[int], watermark_ms: int) -> None:
-        self.write_batch([value], None, watermark_ms)
-
-    def write_batch(self, values: list[Any], timestamps_ms: Any, watermark_ms: int) -> None:
-        if values:
-            (self._file or self._open()).write_rows(values)
-            self._roll()
-
-    def write_columns(self, columns: Any, timestamps_ms: Any, watermark_ms: int) -> None:
-        if columns.num_rows:
-            (self._file or self._open()).write_columns(columns)
-            self._roll()
-
-    def _roll(self) -> None:
+    def written(self) -> None:
         if self._part_size_bytes is not None and self._stream.tell() >= self._part_size_bytes:
-            self._finish_file()
+            self._complete_file()
 
-    def _finish_file(self) -> None:
-        """The next record begins another file."""
-        assert self._file is not None
-        self._file.close()
-        self._stream.close()
+    def _complete_file(self) -> None:
         name = f"{self._stem}-{self._parts:05d}{self._suffix}"
-        self._complete.append(PendingFile(self._job_id, self._name, name, self._file.rows))
+        rows = self.finish_file()
+        self._complete.append(PendingFile(self._job_id, self._name, name, rows))
         self._parts += 1
-        self._file = self._stream = None
 
     def prepare_commit(self) -> list[Any]:
         if self._file is not None:
-            self._finish_file()
+            self._complete_file()
         complete, self._complete = self._complete, []
         return complete or [PendingFile(self._job_id, None, None, 0)]
-
-    def close(self) -> None:
-        """An unfinished file is removed; prepared ones are the committer's."""
-        if self._stream is not None:
-            self._file = None
-            self._stream.close()
-            self._stream = None
-            path = f"{self._folder}/{self._name}"
-            if self._system.get_file_info(path).type == fs.FileType.File:  # abort may have come first
-                self._system.delete_file(path)
 
 
 class _FileCommitter(Committer):

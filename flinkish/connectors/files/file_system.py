@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Sequence
 
+import pyarrow as pa
 from pyarrow import fs
 
 from flinkish.errors import InvalidJobError
@@ -33,7 +34,7 @@ def open_file_system(uri: str) -> tuple[fs.FileSystem, str]:
         return fs.LocalFileSystem(), uri
     try:
         return fs.FileSystem.from_uri(uri)
-    except Exception as error:
+    except (pa.ArrowException, OSError) as error:
         raise InvalidJobError(
             f"could not open {uri}",
             why=f"{type(error).__name__}: {error}",

@@ -9,10 +9,13 @@ from typing import Any, Callable, Optional, Union
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import fs
 
 from flinkish.common.flink_text import flink_text
 from flinkish.common.serialization import Encoder, SimpleStringEncoder
+from flinkish.connectors.files.file_system import open_file_system
 from flinkish.connectors.row_columns import RowsToColumns, fit_columns
+from flinkish.connectors.spi import SinkWriter
 from flinkish.errors import InvalidJobError
 
 _ROW_GROUP_ROWS = 128 * 1024
@@ -48,6 +51,68 @@ class PartFile(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Complete the file.  The stream is closed by the caller."""
+
+
+class PartSinkWriter(SinkWriter[Any]):
+    """Writes one file after the other into the folder behind ``uri``.
+
+    A subclass writes ``next_name``, calls ``finish_file`` where a file ends, and commits it.
+    """
+
+    def __init__(self, uri: str, part_format: PartFormat):
+        self._format = part_format
+        self._system, self._folder = open_file_system(uri)
+        self._name = ""
+        self._stream: Any = None
+        self._file: Optional[PartFile] = None
+        # Rows are kept until there are enough for a batch of columns; a line is written at once.
+        self.keeps_values = part_format.takes_columns
+
+    @abc.abstractmethod
+    def next_name(self) -> str:
+        """Of the file that is about to begin."""
+
+    def written(self) -> None:
+        """Called after each write to the open file; may finish it."""
+
+    def _open(self) -> PartFile:
+        self._name = self.next_name()
+        self._system.create_dir(self._folder, recursive=True)
+        self._stream = self._system.open_output_stream(f"{self._folder}/{self._name}")
+        self._file = self._format.open(self._stream)
+        return self._file
+
+    def write(self, value: Any, timestamp_ms: Optional[int], watermark_ms: int) -> None:
+        self.write_batch([value], None, watermark_ms)
+
+    def write_batch(self, values: list[Any], timestamps_ms: Any, watermark_ms: int) -> None:
+        if values:
+            (self._file or self._open()).write_rows(values)
+            self.written()
+
+    def write_columns(self, columns: Any, timestamps_ms: Any, watermark_ms: int) -> None:
+        if columns.num_rows:
+            (self._file or self._open()).write_columns(columns)
+            self.written()
+
+    def finish_file(self) -> int:
+        """Complete the open file; the next record begins another.  Returns its number of rows."""
+        assert self._file is not None
+        self._file.close()
+        self._stream.close()
+        rows = self._file.rows
+        self._file = self._stream = None
+        return rows
+
+    def close(self) -> None:
+        """An unfinished file is removed; prepared ones are the committer's."""
+        if self._stream is not None:
+            self._file = None
+            self._stream.close()
+            self._stream = None
+            path = f"{self._folder}/{self._name}"
+            if self._system.get_file_info(path).type == fs.FileType.File:  # abort may have come first
+                self._system.delete_file(path)
 
 
 class ParquetPart(PartFormat):

@@ -1,0 +1,58 @@
+"""The writers of sinks whose records go to the driver, to be collected or printed there."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, Optional, TypeVar
+
+from flinkish.connectors.spi import SinkWriter, WriterInitContext
+
+T = TypeVar("T")
+
+
+class DriverWriter(SinkWriter[T]):
+    """Sends batches to the sink's coordinator, and has no room while ``window_batches`` of them are on
+    their way or wait there: a slow driver slows the job down instead of filling its memory.
+
+    A subclass writes ``encode``.  The coordinator sends any value back for each batch that it is done
+    with.
+
+    Args:
+        batch_records: records that are gathered before they are sent, unless the input runs dry.
+    """
+
+    keeps_values = False  # each is encoded at once
+
+    def __init__(self, context: WriterInitContext, window_batches: int, batch_records: int):
+        self._context = context
+        self._window_batches = window_batches
+        self._batch_records = batch_records
+        self._gathered: list[Any] = []
+        self._records = 0
+        self._unanswered_batches = 0
+
+    @abc.abstractmethod
+    def encode(self, values: list[T]) -> list[Any]:
+        """What the coordinator gets of these records: shares nothing with them that can change."""
+
+    def write(self, value: T, timestamp_ms: Optional[int], watermark_ms: int) -> None:
+        self.write_batch([value], None, watermark_ms)
+
+    def write_batch(self, values: list[T], timestamps_ms: Any, watermark_ms: int) -> None:
+        self._gathered += self.encode(values)
+        self._records += len(values)
+        if self._records >= self._batch_records:
+            self.flush(False)
+
+    @property
+    def has_room(self) -> bool:  # type: ignore[override]
+        return self._unanswered_batches < self._window_batches
+
+    def flush(self, end_of_input: bool) -> None:
+        if self._gathered:
+            batch, self._gathered, self._records = self._gathered, [], 0
+            self._unanswered_batches += 1
+            self._context.send_to_coordinator(batch)
+
+    def handle_coordinator_event(self, payload: Any) -> None:
+        self._unanswered_batches -= 1
