@@ -163,7 +163,7 @@ class SourceOutput(WatermarkOutput, Generic[T]):
 
     @abc.abstractmethod
     def collect_columns(self, columns: Any, timestamps_ms: Any = None) -> None:
-        """A ``pyarrow.RecordBatch`` and an optional int64 array of event times, ms.
+        """A ``pyarrow.RecordBatch`` and optionally its event times: a numpy or Arrow int64 array, ms.
 
         Only for sources with ``gives_columns``."""
 

@@ -47,8 +47,9 @@ class _DriverObjectFound(Exception):
 
 
 class _Pickler(cloudpickle.Pickler):
-    """cloudpickle that stops at Spark's driver objects, and keeps the file name of code: newer versions
-    write "<dynamic-code>" instead, and then the user's traceback shows neither file nor line."""
+    """cloudpickle that stops at Spark's driver objects, and keeps what some of its versions lose: the file
+    name of code (they write "<dynamic-code>", and then the user's traceback shows neither file nor line),
+    and the slots of a class (its objects then pickle in another form than those of the driver)."""
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is types.CodeType:
@@ -59,7 +60,12 @@ class _Pickler(cloudpickle.Pickler):
             )
         if _is_driver_object(obj):
             raise _DriverObjectFound(_type_name(obj))
-        return super().reducer_override(obj)
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, type) and isinstance(reduced, tuple) and "__slots__" in vars(obj):
+            make, arguments, *_ = reduced
+            if make.__name__ == "_make_skeleton_class":
+                arguments[3].setdefault("__slots__", obj.__slots__)  # of the class's body
+        return reduced
 
 
 def _is_spark_object(obj: Any) -> bool:

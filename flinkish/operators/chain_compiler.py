@@ -53,16 +53,24 @@ class CompiledChain:
     def forget(self) -> None:
         self._code.forget()
 
-    def user_error(self, error: BaseException) -> BaseException:
-        """``error`` with the operator and the record named, if a line of the user's raised it."""
-        found = error
-        if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
-            found = error.__cause__
-        tb, line, variables = found.__traceback__, 0, {}
+    def _generated_line(self, tb: Any) -> tuple[int, dict[str, Any]]:
+        """The innermost line of the chain in a traceback, and its variables; 0 when there is none."""
+        line, variables = 0, {}
         while tb is not None:
             if tb.tb_frame.f_code.co_filename == self._code.filename:
                 line, variables = tb.tb_lineno, tb.tb_frame.f_locals
             tb = tb.tb_next
+        return line, variables
+
+    def user_error(self, error: BaseException) -> BaseException:
+        """``error`` with the operator and the record named, if a line of the user's raised it."""
+        found = error
+        line, variables = self._generated_line(error.__traceback__)
+        if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
+            # Python made the error out of it where it left a generator: the chain's own, or a user's.
+            inner, inner_variables = self._generated_line(error.__cause__.__traceback__)
+            if inner:
+                found, line, variables = error.__cause__, inner, inner_variables
         blame = self._code.blame_of(line)
         if blame is None:
             return error

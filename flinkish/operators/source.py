@@ -29,6 +29,7 @@ from flinkish.messages.control import (
     SourceRequestSplit,
 )
 from flinkish.messages.elements import (
+    MAX_WATERMARK_MS,
     MIN_WATERMARK_MS,
     ColumnBatch,
     Element,
@@ -355,6 +356,8 @@ class _Output(SourceOutput):
                 where=f'source "{self._source.name}"',
                 do="set gives_columns = True on the Source class",
             )
+        if timestamps_ms is not None:
+            timestamps_ms = given_times(timestamps_ms, columns.num_rows)
         if self._field is not None:
             timestamps_ms = self._source.call(
                 column_times, columns, self._field, role="timestamp assigner"
@@ -391,7 +394,10 @@ class _Output(SourceOutput):
             else:
                 for value in values:
                     append(function(value))
-            if set(map(type, assigned)) != {int}:
+            in_range = set(map(type, assigned)) == {int} and (
+                MIN_WATERMARK_MS < min(assigned) and max(assigned) <= MAX_WATERMARK_MS
+            )
+            if not in_range:
                 times, assigned = assigned, []
                 for time in times:
                     assigned.append(checked_timestamp(time))
@@ -467,19 +473,39 @@ class _ReaderContext(OperatorSubtaskContext, SourceReaderContext):
         self._environment.wakeup()
 
 
+def given_times(times: Any, rows: int) -> np.ndarray:
+    """Event times in ms that a reader has collected beside ``rows`` rows, from a numpy or Arrow array.
+
+    Raises:
+        ValueError: some are missing.
+        TypeError: they are no whole numbers."""
+    if isinstance(times, (pa.Array, pa.ChunkedArray)):
+        found = _arrow_times(times, "the event times")
+    else:
+        found = np.asarray(times)
+        if found.dtype.kind not in "iu":
+            raise TypeError(f"the event times are of type {found.dtype}, not int64")
+    if found.shape != (rows,):
+        raise ValueError(f"{rows} rows came with event times of shape {found.shape}")
+    return found.astype(np.int64, copy=False)
+
+
 def column_times(columns: pa.RecordBatch, field: Any) -> np.ndarray:
     """Event times in ms from a column of ints (ms) or timestamps (without zone: UTC).
 
     Raises:
         ValueError: the column holds nulls, which are no time.
         TypeError: it is of another type."""
-    column = columns.column(field)
+    return _arrow_times(columns.column(field), f"the event time column {field!r}")
+
+
+def _arrow_times(column: Any, name: str) -> np.ndarray:
     if column.null_count:
-        raise ValueError(f"the event time column {field!r} has {column.null_count} nulls")
+        raise ValueError(f"{name}: there are {column.null_count} nulls")
     if pa.types.is_timestamp(column.type):
         per_ms = {"s": 1_000, "ms": 1, "us": -1_000, "ns": -1_000_000}[column.type.unit]
         times = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
         return times * per_ms if per_ms > 0 else times // -per_ms
     if pa.types.is_integer(column.type):
         return column.cast(pa.int64()).to_numpy(zero_copy_only=False)
-    raise TypeError(f"the event time column {field!r} is of type {column.type}, not int or timestamp")
+    raise TypeError(f"{name}: the type is {column.type}, not int or timestamp")

@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 from typing import Any, Callable, Iterator, Optional
 
 from flinkish.datastream.timerservice import TimerService
-from flinkish.messages.elements import MIN_WATERMARK_MS
+from flinkish.messages.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 
 
 class TimerQueue:
@@ -157,7 +157,7 @@ class KeyedTimerService(TimerService):
         self.processing_time.register(_whole(timestamp), self._scope.current_key)
 
     def register_event_time_timer(self, timestamp: int) -> None:
-        if timestamp.__class__ is not int:
+        if timestamp.__class__ is not int or not MIN_WATERMARK_MS <= timestamp <= MAX_WATERMARK_MS:
             timestamp = _whole(timestamp)
         self.event_time.register(timestamp, self._scope.current_key)
 
@@ -206,4 +206,6 @@ def _whole(timestamp: Any) -> int:
     whole = int(timestamp)
     if whole != timestamp:
         raise ValueError(f"a timer needs whole milliseconds, got {timestamp!r}")
+    if not MIN_WATERMARK_MS <= whole <= MAX_WATERMARK_MS:
+        raise ValueError(f"the time of a timer must fit in 64 bits, got {whole}")
     return whole

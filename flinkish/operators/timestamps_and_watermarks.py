@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from flinkish.common import options
-from flinkish.messages.elements import MIN_WATERMARK_MS
+from flinkish.messages.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from flinkish.operators.operator import RuntimeOperator, is_end
 from flinkish.operators.watermarks import EventTimeAssigner, checked_timestamp, timestamp_caller
 
@@ -85,7 +85,8 @@ class TimestampsAndWatermarksOperator(RuntimeOperator):
             given = f", {timestamp}" if takes_both else ""
             with code.blame(self, "timestamp assigner", value):
                 code.line(f"{time} = {code.bind('timestamp_of', function)}({value}{given})")
-                with code.block(f"if type({time}) is not int:"):
+                within = f"{MIN_WATERMARK_MS} < {time} <= {MAX_WATERMARK_MS}"
+                with code.block(f"if type({time}) is not int or not {within}:"):
                     code.line(f"{time} = {code.bind('checked', checked_timestamp)}({time})")
             timestamp = time
         emit(value, timestamp, owned=emit.input_owned)

@@ -158,14 +158,15 @@ def timestamp_caller(strategy: WatermarkStrategy) -> Optional[Callable[[Any, Opt
 
 
 def checked_timestamp(timestamp: Any) -> int:
-    """What user code gave as an event time, as int ms."""
-    if type(timestamp) is int and MIN_WATERMARK_MS <= timestamp <= MAX_WATERMARK_MS:
+    """What user code gave as an event time, as int ms.  The least number of 64 bits is none (Flink's mark
+    for a record without time)."""
+    if type(timestamp) is int and MIN_WATERMARK_MS < timestamp <= MAX_WATERMARK_MS:
         return timestamp
     if isinstance(timestamp, bool) or not hasattr(timestamp, "__index__"):
         raise TypeError(
             f"an event time must be an int of milliseconds since the epoch, got {timestamp!r}"
         )
     whole = timestamp.__index__()
-    if not MIN_WATERMARK_MS <= whole <= MAX_WATERMARK_MS:
-        raise ValueError(f"an event time must fit in 64 bits, got {whole}")
+    if not MIN_WATERMARK_MS < whole <= MAX_WATERMARK_MS:
+        raise ValueError(f"an event time must lie between -2**63 and 2**63 - 1 ms, got {whole}")
     return whole

@@ -28,7 +28,7 @@ from flinkish.datastream.functions import (
 )
 from flinkish.datastream.window import EventTimeTrigger, TimeWindow, TumblingEventTimeWindows
 from flinkish.errors import InvalidJobError, UserError
-from flinkish.messages.elements import MIN_WATERMARK_MS
+from flinkish.messages.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from flinkish.operators.operator import SILENT_MAX, Item, KeyedOperator
 from flinkish.state.heap import StateStore, WindowTable
 
@@ -52,8 +52,8 @@ class WindowOperator(KeyedOperator):
         self.backend.tables["window-contents"] = self.windows
         self._to_fire: list[int] = []  # starts; a window stands in each heap at most once
         self._to_drop: list[int] = []  # only with lateness
-        self.late_limit = MIN_WATERMARK_MS  # windows that start at or before it have been dropped
-        self.fired_limit = MIN_WATERMARK_MS  # ... have fired
+        self.late_limit = self.fired_limit = 0  # windows that start at or before it have been dropped, fired
+        self._set_limits(MIN_WATERMARK_MS)
         self.keeps_emitted = self.expanding = self.lateness_ms > 0
         self._own_functions(operator)
 
@@ -208,26 +208,39 @@ class WindowOperator(KeyedOperator):
 
     def fire(self, watermark: int) -> Optional[Iterator[Item]]:
         self.current_watermark = self.timers.watermark = watermark
-        self.fired_limit = watermark - self.size_ms + 1
-        self.late_limit = self.fired_limit - self.lateness_ms
+        self._set_limits(watermark)
         due = self._to_fire and self._to_fire[0] <= self.fired_limit
         if not due and not (self._to_drop and self._to_drop[0] <= self.late_limit):
             return None
         return self._fire_windows()
 
+    def _set_limits(self, watermark: int) -> None:
+        if watermark >= MAX_WATERMARK_MS:  # event time has ended, also for windows that reach beyond it
+            self.fired_limit = self.late_limit = MAX_WATERMARK_MS
+        else:
+            self.fired_limit = watermark - self.size_ms + 1
+            self.late_limit = self.fired_limit - self.lateness_ms
+
     def _fire_windows(self) -> Iterator[Item]:
-        while self._to_fire and self._to_fire[0] <= self.fired_limit:
-            start = heappop(self._to_fire)
+        """In order of event time, as timers would: a window is dropped before a later one fires."""
+        to_fire, to_drop = self._to_fire, self._to_drop
+        while True:
+            fires = to_fire and to_fire[0] <= self.fired_limit
+            if to_drop and to_drop[0] <= self.late_limit:
+                if not fires or to_drop[0] + self.lateness_ms <= to_fire[0]:
+                    start = heappop(to_drop)
+                    yield from self._drop_keys(start, self.windows.pop(start))
+                    continue
+            if not fires:
+                return
+            start = heappop(to_fire)
             if self.lateness_ms:
                 yield from self._fire_keys(start, self.windows[start])
             else:
                 yield from self._fire_keys(start, self.windows.pop(start))
-        while self._to_drop and self._to_drop[0] <= self.late_limit:
-            start = heappop(self._to_drop)
-            yield from self._drop_keys(start, self.windows.pop(start))
 
     def _fire_keys(self, start: int, table: dict) -> Iterator[Item]:
-        time = start + self.size_ms - 1
+        time = min(start + self.size_ms - 1, MAX_WATERMARK_MS)
         if self.window_function is None:
             if self.kind == "reduce":
                 for value in table.values():

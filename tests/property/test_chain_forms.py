@@ -71,6 +71,18 @@ class Repeats(f.FlatMapFunction):
             yield value
 
 
+class SameFlatList(f.MapFunction):
+    """Returns one and the same list of atoms each time."""
+
+    def open(self, context):
+        self.kept = [0, 0]
+
+    def map(self, value):
+        self.kept[0] = value[0]
+        self.kept[1] += len(value[1])
+        return self.kept
+
+
 class Sides(f.ProcessFunction):
     def process_element(self, value, ctx):
         if value[0] % 2:
@@ -179,6 +191,7 @@ KINDS = {
     "map": (lambda log: MapOperator(lambda v: [v[0], v[1] + ["m"]]), ()),
     "map in place": (lambda log: MapOperator(lambda v: v[1].append("p") or v), ()),
     "same list": (lambda log: MapOperator(SameList()), ()),
+    "same flat list": (lambda log: MapOperator(SameFlatList()), ()),
     "filter": (lambda log: FilterOperator(ChangesPrevious()), ()),
     "flat_map": (lambda log: FlatMapOperator(Repeats()), ()),
     "nothing": (lambda log: FlatMapOperator(lambda v: None if v[0] else [v]), ()),
@@ -200,6 +213,8 @@ KINDS = {
     "sink": (lambda log: SinkOperator(Keeps(False, log)), ()),
     "batch sink": (lambda log: SinkOperator(Keeps(True, log)), ()),
 }  # fmt: skip
+#: Nothing is chained behind them: a sink has no output, and a flat list is no record of the others.
+LAST = {"sink", "batch sink", "same flat list"}
 NEEDS_TIMES = {"window", "late window", "window function"}
 
 
@@ -207,10 +222,10 @@ NEEDS_TIMES = {"window", "late window", "window function"}
 def trees(draw):
     """(kinds, edges, outputs): a tree of up to six operators; some outputs have several consumers."""
     count = draw(st.integers(1, 6))
-    kinds = [draw(st.sampled_from(sorted(set(KINDS) - {"sink", "batch sink"})))]
+    kinds = [draw(st.sampled_from(sorted(set(KINDS) - LAST)))]
     edges, outputs = [], []
     for child in range(1, count):
-        parents = [i for i, kind in enumerate(kinds) if "sink" not in kind]
+        parents = [i for i, kind in enumerate(kinds) if kind not in LAST]
         parent = draw(st.sampled_from(parents[-3:]))
         tag = draw(st.sampled_from((None, *KINDS[kinds[parent]][1])))
         kinds.append(draw(st.sampled_from(sorted(KINDS))))

@@ -177,13 +177,20 @@ class Color(enum.Enum):
 
 Pair = collections.namedtuple("Pair", "a b")
 
+@dataclasses.dataclass(slots=True)
+class Slots:
+    a: int
+
+class More(Slots):
+    __slots__ = "b"
+
 class Bad:
     lock = threading.Lock()
 
 import cloudpickle
 classes = main_module_classes()
 with open(sys.argv[1], "wb") as file:
-    cloudpickle.dump((classes, cloudpickle.dumps(lambda: (Sub(1), Color.RED, Pair(1, 2)))), file)
+    cloudpickle.dump((classes, cloudpickle.dumps(lambda: (Sub(1), Color.RED, Pair(1, 2), Slots(1), More(2)))), file)
 """
 
 _SLOT = """
@@ -192,7 +199,10 @@ classes, function = pickle.load(open(sys.argv[1], "rb"))
 classes = pickle.loads(classes)
 main = sys.modules["__main__"]
 vars(main).update(classes)
-sub, color, pair = pickle.loads(function)()
+sub, color, pair, slots, more = pickle.loads(function)()
+assert not hasattr(slots, "__dict__") and not hasattr(more, "__dict__")
+more.b = 3
+assert type(more) is main.More and pickle.loads(pickle.dumps([slots, more]))[1].b == 3
 assert type(sub) is main.Sub and main.Sub.__mro__[1] is main.Base
 assert color is main.Color.RED and type(pair) is main.Pair
 assert pickle.loads(pickle.dumps([sub, color, pair])) == [sub, color, pair]
@@ -209,4 +219,4 @@ def test_classes_of_main_are_one_class_in_the_slot_whichever_pickle_brought_them
         ).stdout
 
     run("driver.py", _DRIVER)
-    assert run("slot.py", _SLOT) == "['Base', 'Color', 'Pair', 'Sub']\n"
+    assert run("slot.py", _SLOT) == "['Base', 'Color', 'More', 'Pair', 'Slots', 'Sub']\n"

@@ -513,6 +513,13 @@ def test_a_stream_that_falls_silent_becomes_idle_and_wakes_up(fused):
     assert chain.output[3:] == [(2, 20), WatermarkStatus(False), Watermark(17)]
 
 
+@pytest.mark.parametrize("time", [2**63, -(2**63), 2**70])
+def test_a_time_beyond_64_bits_is_refused(fused, time):
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda v: v)
+    with pytest.raises(UserFunctionError, match=f"between .* got {time}"):
+        Chain(TimestampsAndWatermarksOperator(strategy), fused=fused).rows([1, time])
+
+
 def test_a_time_that_is_no_int_is_refused(fused):
     operator = TimestampsAndWatermarksOperator(strategy().with_timestamp_assigner(lambda v: 1.5))
     with pytest.raises(UserFunctionError, match="must be an int of milliseconds(.|\n)*timestamp assigner"):
@@ -744,6 +751,24 @@ def test_stop_iteration_of_a_map_is_an_error_and_not_the_end(fused):
             Chain(*operators, fused=fused).rows([1])
         assert caught.value.fields["exception_type"] == "StopIteration"
         assert caught.value.fields["record"] == "1"
+
+
+class RunsDry(f.ProcessFunction):
+    def process_element(self, value, ctx):
+        yield next(iter(()))
+
+
+def runs_dry(value):
+    yield value
+    next(iter(()))
+
+
+@pytest.mark.parametrize("operator", [FlatMapOperator(runs_dry), ProcessOperator(RunsDry())])
+def test_stop_iteration_inside_a_generator_of_the_users_names_operator_and_record(fused, operator):
+    with pytest.raises(UserFunctionError, match="StopIteration") as caught:
+        Chain(operator, MapOperator(str), fused=fused).rows(["r"])
+    assert caught.value.fields["record"] == "'r'" and "Operator 0" in caught.value.fields["operator"]
+    assert "next(iter(()))" in str(caught.value)
 
 
 def test_a_result_that_cannot_be_iterated_is_the_users_error(fused):

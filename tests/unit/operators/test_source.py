@@ -414,6 +414,23 @@ def test_columns_become_rows_for_a_chained_operator(fused):
     assert chain.output == [(1, 100), (2, 200), Watermark(199)]
 
 
+@pytest.mark.parametrize("times", [pa.array([7, 8]), np.array([7, 8]), np.array([7, 8], "i4")], ids=repr)
+def test_columns_come_with_times_as_a_numpy_or_an_arrow_array(fused, times):
+    chain = SourceChain(bounded(), columns=True, fused=fused)
+    chain.poll(lambda output: output.collect_columns(BATCH, times)).tick()
+    (_, got), _ = chain.output
+    assert got.tolist() == [7, 8] and got.dtype == np.int64
+
+
+@pytest.mark.parametrize("times, why", [
+    (pa.array([7, None]), "1 nulls"), (np.array([7.5, 8]), "float64"), (pa.array(["7", "8"]), "string"),
+    (np.array([7]), "shape"),
+])  # fmt: skip
+def test_times_that_do_not_fit_the_columns_are_refused(fused, times, why):
+    with pytest.raises(UserFunctionError, match=why):
+        SourceChain(bounded(), columns=True, fused=fused).poll(lambda o: o.collect_columns(BATCH, times))
+
+
 def test_a_null_is_no_event_time(fused):
     chain = SourceChain(bounded().with_timestamp_assigner("t"), columns=True, fused=fused)
     with pytest.raises(UserFunctionError, match="1 nulls"):
@@ -436,6 +453,6 @@ def test_times_before_the_epoch_round_down():
 
 def test_an_event_time_must_fit_in_64_bits():
     assert checked_timestamp(2**63 - 1) == 2**63 - 1
-    for timestamp in (2**63, -(2**63) - 1):
-        with pytest.raises(ValueError, match="64 bits"):
+    for timestamp in (2**63, -(2**63), -(2**63) - 1):
+        with pytest.raises(ValueError, match="must lie between"):
             checked_timestamp(timestamp)

@@ -91,6 +91,10 @@ def test_timers_belong_to_the_current_key_and_take_whole_milliseconds_only():
     assert service.current_processing_time() == 7
     with pytest.raises(ValueError, match="whole milliseconds"):
         service.register_event_time_timer(5.5)
+    for beyond in (2**63, -(2**63) - 1):
+        for register in (service.register_event_time_timer, service.register_processing_time_timer):
+            with pytest.raises(ValueError, match="64 bits"):
+                register(beyond)
 
 
 def test_a_stream_without_key_has_times_but_no_timers():

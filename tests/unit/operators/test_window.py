@@ -119,6 +119,44 @@ def test_what_a_window_emitted_stays_as_it_was_when_it_fires_again(fused):
     assert [value[1] for value, _ in records(chain)] == [[1], [1, 2], [1, 2, 3]]
 
 
+class CountsDrops(f.ProcessWindowFunction):
+    """Says how many windows of the key had been dropped when it ran."""
+
+    def process(self, key, context, elements):
+        dropped = context.global_state().get_state(ValueStateDescriptor("dropped")).value()
+        yield context.window().start, dropped or 0
+
+    def clear(self, context):
+        state = context.global_state().get_state(ValueStateDescriptor("dropped"))
+        state.update((state.value() or 0) + 1)
+
+
+@pytest.mark.parametrize("lateness, dropped", [(0, [0, 1, 2]), (1, [0, 1, 2]), (10, [0, 1, 2]), (11, [0, 0, 1])])
+@pytest.mark.parametrize("steps", [[100], [9, 10, 19, 20, 21, 29, 30, 100]], ids=str)
+def test_windows_fire_and_go_in_order_of_time_whatever_the_steps_of_the_watermark(fused, lateness, dropped, steps):
+    chain = Chain(
+        window("process", None, window_function=CountsDrops(), allowed_lateness_ms=lateness), fused=fused
+    )
+    chain.rows([("a", 1), ("a", 2), ("a", 3)], [1, 11, 21])
+    for step in steps:
+        chain.watermark(step)
+    assert [value for value, _ in records(chain)] == list(zip([0, 10, 20], dropped))
+    assert chain.chain.num_event_time_timers() == 0
+
+
+@pytest.mark.parametrize("lateness", [0, 2_000])
+def test_at_the_end_of_event_time_every_window_has_fired_and_gone(fused, lateness):
+    chain = Chain(window(size=1_000, allowed_lateness_ms=lateness), fused=fused)
+    times = [MAX_WATERMARK_MS - 1_750, MAX_WATERMARK_MS, -(2**63) + 1]
+    chain.rows([("a", i) for i in range(3)], times).watermark(MAX_WATERMARK_MS)
+    assert [value for value, _ in records(chain)] == [("a", 2), ("a", 0), ("a", 1)]
+    assert max(time for _, time in records(chain)) == MAX_WATERMARK_MS
+    assert chain.chain.num_keyed_state_entries() == chain.chain.num_event_time_timers() == 0
+    chain.rows([("a", 3)], times[:1])
+    assert chain.chain.num_keyed_state_entries() == 0
+    assert chain.chain.metrics() == {"numLateRecordsDropped": 1}
+
+
 class Mean(f.AggregateFunction):
     def create_accumulator(self):
         return [0, 0]
