@@ -1,7 +1,7 @@
 """The console command ``flinkish``.
 
     flinkish run [--master MASTER] [-D KEY=VALUE]... SCRIPT [ARGUMENTS]...
-    flinkish demo [--parallelism N] [--output DIR]
+    flinkish demo [--parallelism N] [--output DIR] [--overwrite]
     flinkish version
 
 ``run`` runs a script in this Python, with Spark in this process: no spark-submit is needed.
@@ -20,10 +20,12 @@ import types
 from pathlib import Path
 from typing import Callable, Optional, Sequence
 
+from flinkish.common.configuration_check import MINI_CLUSTER, check_master
+from flinkish.common.execution_config import check_parallelism
+from flinkish.common.notices import listen
 from flinkish.common.uncaught_errors import uncaught_error_lines
 from flinkish.errors import FlinkishError, InvalidJobError, JavaNotFoundError
 
-MINI_CLUSTER = "mini-cluster"
 INTERRUPTED = 130  # the exit code of a shell for Ctrl-C
 
 
@@ -79,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="run the main job on a year of real flights")
     demo.add_argument("--parallelism", type=int, default=2, help="slots (default: 2)")
     demo.add_argument("--output", help="folder for the result (default: a temporary folder)")
+    demo.add_argument("--overwrite", action="store_true", help="replace an earlier result in that folder")
     demo.add_argument("-v", "--verbose", action="store_true", help="log what happens")
     demo.set_defaults(command=_demo)
 
@@ -95,15 +98,23 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.master == MINI_CLUSTER:
         settings["execution.target"] = MINI_CLUSTER
     elif arguments.master:
+        check_master(arguments.master, "--master")
         settings["flinkish.spark.master"] = arguments.master
-    return _with_settings(settings, lambda: run_script(arguments.script, arguments.arguments))
+    listen(_show_notice)
+    try:
+        return _with_settings(settings, lambda: run_script(arguments.script, arguments.arguments))
+    finally:
+        listen(None)
 
 
 def _demo(arguments: argparse.Namespace) -> int:
     from spark_plugin.java import find_java
 
+    check_parallelism(arguments.parallelism, what="the demo")
     output = arguments.output or tempfile.mkdtemp(prefix="flinkish-demo-")
     job = ["--parallelism", str(arguments.parallelism), "--output", output]
+    if arguments.overwrite:
+        job.append("--overwrite")
     print("The 336,776 flights that left New York in 2013, as a stream of events out of order.")
     try:
         java = find_java()
@@ -156,6 +167,10 @@ def _with_settings(settings: dict[str, str], body: Callable[[], int]) -> int:
         StreamExecutionEnvironment.reset_context()
 
 
+def _show_notice(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
 def _split_setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
@@ -193,9 +208,12 @@ def run_script(script: str, arguments: Sequence[str]) -> int:
     sys.modules["__main__"] = module
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(path.resolve().parent))
+    exit_code = 1
     try:
-        return _exit_code(lambda: exec(code, module.__dict__))
+        exit_code = _exit_code(lambda: exec(code, module.__dict__))
+        return exit_code
     finally:
+        _report_forgotten_sinks(exit_code)
         sys.modules["__main__"], sys.argv, sys.path[:] = previous
         if "flinkish.shell.job_manager" in sys.modules:
             from flinkish.shell.job_manager import close_all
@@ -205,6 +223,15 @@ def run_script(script: str, arguments: Sequence[str]) -> int:
             from spark_plugin.session import shut_down
 
             shut_down()
+
+
+def _report_forgotten_sinks(exit_code: int) -> None:
+    if "flinkish.datastream.forgotten_sinks" in sys.modules:
+        from flinkish.datastream.forgotten_sinks import forget_waiting_sinks, report_forgotten_sinks
+
+        if exit_code == 0:
+            report_forgotten_sinks()
+        forget_waiting_sinks()  # a script that failed has said why
 
 
 def _exit_code(body: Callable[[], None]) -> int:

@@ -61,12 +61,6 @@ class FlinkishError(Exception):
                 lines.append(f"  {label}: {text}")
         return "\n".join(lines)
 
-    def _render_traceback_(self) -> list[str]:
-        """What IPython shows."""
-        from flinkish.common.uncaught_errors import uncaught_error_lines
-
-        return uncaught_error_lines(self)
-
     def __reduce__(self):
         return _rebuild, (type(self), self.what, self.where, self.why, self.do, self.fields)
 

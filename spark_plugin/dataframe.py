@@ -6,17 +6,16 @@ Arrow carries keeps value and type (Parquet would turn intervals into numbers), 
 order within a partition.
 
 The DataFrame is written before the stream starts, because slots hold their cores until the stream
-ends: a DataFrame job that a stream waits for could wait for the stream.  The files go when the
-source is no longer used, at the latest with the driver.
+ends: a DataFrame job that a stream waits for could wait for the stream.  So they cannot be written
+again for a second job either, and stay while the source can be used: until the program has dropped
+it, until ``SessionCluster.close`` or until its Spark has stopped, at the latest until the driver's
+JVM ends, which outlives a driver that is killed.  What a killed JVM left is removed by the next driver
+of this machine that writes a DataFrame to the same folder.
 """
 
 from __future__ import annotations
 
-import atexit
 import logging
-import shutil
-import tempfile
-import threading
 import weakref
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from flinkish.connectors.spi import (
 )
 from flinkish.connectors.split_assignment import OnDemandSplitEnumerator, SequentialSplitReader
 from flinkish.errors import InvalidJobError, UnsupportedSparkError, UserError
+from spark_plugin.dataframe_files import DataFrameFiles, files_in, remove_stale
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,8 @@ def dataframe_source(
             why="executors do not share the driver's temporary folder",
             do="give staging_dir, a folder that all of them mount",
         )
-    staging = _Staging(staging_dir)
+    remove_stale(staging_dir)
+    staging = DataFrameFiles(staging_dir, context)
     try:
         files = _write(dataframe, staging.folder)
     except BaseException:
@@ -171,12 +172,12 @@ class DataFrameSource(Source[Any, ArrowFileSplit]):
     gives_columns = True
 
     def __init__(
-        self, splits: Sequence[ArrowFileSplit], timestamp_column: Optional[str], staging: "_Staging"
+        self, splits: Sequence[ArrowFileSplit], timestamp_column: Optional[str], staging: DataFrameFiles
     ):
         self._splits = list(splits)
         self._timestamp_column = timestamp_column
         self._folder = staging.folder
-        weakref.finalize(self, staging.release)
+        weakref.finalize(self, staging.drop)
 
     def boundedness(self) -> Boundedness:
         return Boundedness.BOUNDED
@@ -189,12 +190,12 @@ class DataFrameSource(Source[Any, ArrowFileSplit]):
     def restore_enumerator(
         self, context: SplitEnumeratorContext[ArrowFileSplit], state: Any
     ) -> SplitEnumerator[ArrowFileSplit]:
-        staging = _stagings.get(self._folder)
+        staging = files_in(self._folder)
         if staging is None:
             raise UserError(
                 "could not read the DataFrame",
                 where=self._folder,
-                why="what Spark wrote for the slots is gone with the driver that wrote it",
+                why="what Spark wrote for the slots is gone: its driver, its Spark or its cluster has ended",
                 do="make the source again with from_dataframe",
             )
         return _Enumerator(context, state, staging)
@@ -206,7 +207,7 @@ class DataFrameSource(Source[Any, ArrowFileSplit]):
 class _Enumerator(OnDemandSplitEnumerator[ArrowFileSplit]):
     """Keeps the files while a job reads them, also when the source object is gone."""
 
-    def __init__(self, context: Any, splits: Sequence[ArrowFileSplit], staging: "_Staging"):
+    def __init__(self, context: Any, splits: Sequence[ArrowFileSplit], staging: DataFrameFiles):
         super().__init__(context, lambda: splits, splits)
         staging.acquire()
         self._release = weakref.finalize(self, staging.release)
@@ -266,42 +267,3 @@ class _ArrowFileReader(SequentialSplitReader[Any, ArrowFileSplit]):
     def close_split(self) -> None:
         # Batches that were handed on keep the mapping alive by themselves.
         self._source = self._file = self._batch = self._times = None
-
-
-# ---- the files on disk --------------------------------------------------------------------------------
-
-
-class _Staging:
-    """A temporary folder with a count of its users: the source object, and each job that reads it."""
-
-    def __init__(self, parent: Optional[str]):
-        self.folder = tempfile.mkdtemp(prefix="flinkish-dataframe-", dir=parent)
-        if parent is not None:
-            Path(self.folder).chmod(0o770)  # executors may run as another user of the group
-        self._users = 1
-        self._lock = threading.Lock()
-        _stagings[self.folder] = self
-
-    def acquire(self) -> None:
-        with self._lock:
-            self._users += 1
-
-    def release(self) -> None:
-        with self._lock:
-            self._users -= 1
-            unused = self._users <= 0
-        if unused:
-            self.remove()
-
-    def remove(self) -> None:
-        if _stagings.pop(self.folder, None) is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-
-_stagings: dict[str, _Staging] = {}
-
-
-@atexit.register
-def _remove_all() -> None:
-    for staging in list(_stagings.values()):
-        staging.remove()

@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 _POLL_S = 0.1
 _CANCEL_AGAIN_S = 1.0
+_IDLE_POLLS_MAX = 5
 _KILL_TIMEOUT_MS = 10_000  # Spark's cancel is a SIGKILL of the Python workers
 
 
@@ -106,16 +107,33 @@ class BarrierLauncher(Launcher):
             self._stopping.set()
         if thread is None or not first:
             return
-        if not self.describe_waiting():  # a stage that waits for cores has nobody to stop in order
-            thread.join(timeout_ms / 1000)
+        self._wait_for_ordered_end(thread, timeout_ms)
         deadline_s = time.monotonic() + _KILL_TIMEOUT_MS / 1000
         while thread.is_alive() and session.active_context() is self._context:
-            log.info("cancelling the slot stage group=%s", self._group)
-            self._context.cancelJobGroup(self._group)
-            thread.join(_CANCEL_AGAIN_S)  # again, because the job may not have been there yet
+            # Spark warns of a group without a job: one that has just ended, or is not there yet.
+            if self._own_stages():
+                log.info("cancelling the slot stage group=%s", self._group)
+                self._context.cancelJobGroup(self._group)
+            thread.join(_CANCEL_AGAIN_S)
             if time.monotonic() > deadline_s:
                 log.warning("spark did not end the slot stage group=%s", self._group)
                 return
+
+    def _wait_for_ordered_end(self, thread: threading.Thread, timeout_ms: int) -> None:
+        """Wait while slots end as they were told; what has not started has nobody to stop in order.
+
+        A stage of which some tasks have ended is no such: cancelling it would kill the others."""
+        deadline_s = time.monotonic() + timeout_ms / 1000
+        idle_polls = 0
+        while thread.is_alive() and session.active_context() is self._context:
+            idle_polls = 0 if any(stage.tasks for stage in self._own_stages()) else idle_polls + 1
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or idle_polls > _IDLE_POLLS_MAX:
+                return
+            thread.join(min(left_s, _POLL_S))
+
+    def _own_stages(self) -> list[session.RunningStage]:
+        return [stage for stage in session.running_stages(self._context) if stage.job_group == self._group]
 
     def describe_waiting(self) -> str:
         if not self.alive() or session.active_context() is not self._context:

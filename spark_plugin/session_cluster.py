@@ -8,6 +8,7 @@ from flinkish.common import options
 from flinkish.jobmanager.launcher import Launcher
 from flinkish.shell.slot_cluster import SlotCluster
 from spark_plugin import session
+from spark_plugin.dataframe_files import drop_dataframes
 from spark_plugin.launcher import BarrierLauncher
 
 
@@ -44,3 +45,11 @@ class SessionCluster(SlotCluster):
 
     def create_launcher(self) -> Launcher:
         return self._launcher
+
+    def close(self) -> None:
+        """Cancel what runs, end the slots, and remove what was written of DataFrames of this Spark
+        session, except for what a job in another cluster still reads; make such sources again."""
+        try:
+            super().close()
+        finally:
+            drop_dataframes(session.context_of(self.spark))

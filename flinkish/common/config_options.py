@@ -169,8 +169,17 @@ class ConfigOption(Generic[T]):
 
     def read(self, mapping: Mapping[str, Any]) -> T:
         """Value in ``mapping`` (keys as text), or the default."""
-        value = mapping.get(self.key)
+        value = self.text_in(mapping)
         return self.default if value is None else self.parse(value)  # type: ignore[return-value]
+
+    def text_in(self, mapping: Mapping[str, Any]) -> Any:
+        """What ``mapping`` holds for it, or None.  A map may also stand as one key for each entry:
+        ``KEY.entry``."""
+        value = mapping.get(self.key)
+        if value is None and self.kind == "map":
+            prefix = self.key + "."
+            value = {key[len(prefix) :]: mapping[key] for key in mapping if key.startswith(prefix)} or None
+        return value
 
     def default_text(self) -> str:
         """The default as it stands in a configuration file; empty when there is none."""

@@ -7,6 +7,7 @@ import os
 from collections.abc import MutableMapping, Set
 from typing import Any, Iterator, Mapping, Optional, Union
 
+from flinkish.common.conf_file import read_settings
 from flinkish.common.config_options import ConfigOption, parse_list, to_text
 from flinkish.errors import ConfigurationError
 
@@ -37,24 +38,9 @@ class Configuration(MutableMapping):
 
     @classmethod
     def from_file(cls, path: Union[str, os.PathLike]) -> "Configuration":
-        """Read ``key: value`` lines; ``#`` starts a comment, values may stand in quotes."""
-        configuration = cls()
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                line = line.split(" #")[0].strip()
-                if not line or line.startswith("#"):
-                    continue
-                key, colon, value = line.partition(":")
-                if not colon or not key.strip():
-                    raise ConfigurationError(
-                        f"could not read line {number} of {path}", why="it is no `key: value`"
-                    )
-                value = value.strip()
-                if value[:1] in ("'", '"') and value[-1:] == value[:1]:
-                    value = value[1:-1]
-                if value:
-                    configuration[key.strip()] = value
-        return configuration
+        """Read a YAML file; nested keys are joined with dots."""
+        with open(path, encoding="utf-8-sig") as file:
+            return cls(read_settings(file.read(), os.fspath(path)))
 
     @classmethod
     def load_global(cls) -> "Configuration":
@@ -101,10 +87,8 @@ class Configuration(MutableMapping):
     def get(self, key: Union[str, ConfigOption], default: Any = None) -> Any:
         """Typed value of an option (or its default), or text of a key (or ``default``)."""
         if isinstance(key, ConfigOption):
-            value = self._values.get(key.key)
-            if value is not None:
-                return key.parse(value)
-            return key.default if default is None else default
+            value = key.read(self._values)
+            return default if default is not None and key.text_in(self._values) is None else value
         return self._values.get(key, default)
 
     def set(self, key: Union[str, ConfigOption], value: Any) -> "Configuration":

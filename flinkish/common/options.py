@@ -16,6 +16,8 @@ from flinkish.common.config_options import ConfigOption
 T = TypeVar("T")
 
 ALL_OPTIONS: dict[str, ConfigOption] = {}
+#: Keys that a program can set and read back, and that nothing acts on yet.
+NOT_USED_YET: set[str] = set()
 
 
 def _option(key: str, kind: str, default: Any, description: str, **limits: Any) -> ConfigOption:
@@ -23,6 +25,12 @@ def _option(key: str, kind: str, default: Any, description: str, **limits: Any) 
     assert key not in ALL_OPTIONS, key
     ALL_OPTIONS[key] = option
     return option
+
+
+def _option_for_later(key: str, kind: str, default: Any, description: str, **limits: Any) -> ConfigOption:
+    """One that a later version uses; a job that sets it to anything but its default gets a warning."""
+    NOT_USED_YET.add(key)
+    return _option(key, kind, default, f"{description} Not used yet.", **limits)
 
 
 def read(mapping: Mapping[str, Any], option: "ConfigOption[T]") -> T:
@@ -64,7 +72,7 @@ PIPELINE_OPERATOR_CHAINING = _option(
     True,
     "Run neighbouring operators in one loop where nothing is repartitioned between them.",
 )
-PIPELINE_CHAINING_DIFFERENT_MAX_PARALLELISM = _option(
+PIPELINE_CHAINING_DIFFERENT_MAX_PARALLELISM = _option_for_later(
     "pipeline.operator-chaining.chain-operators-with-different-max-parallelism",
     "boolean",
     True,
@@ -74,7 +82,8 @@ PIPELINE_AUTO_GENERATE_UIDS = _option(
     "pipeline.auto-generate-uids",
     "boolean",
     True,
-    "Derive the id of an operator from its place in the graph when it has no uid. "
+    "Derive the id of an operator from its name when it has no uid (where several have the same "
+    "name: from its inputs too). "
     "false: refuse operators without uid, so that state always finds its way back.",
 )
 PIPELINE_GLOBAL_JOB_PARAMETERS = _option(
@@ -119,13 +128,6 @@ FUSED_CHAINS = _option(
 
 # ---- slots and the cluster ----------------------------------------------------------------------
 
-LAUNCH_MODE = _option(
-    "flinkish.launch-mode",
-    "string",
-    "barrier",
-    "barrier: all slots are one Spark barrier stage. independent: one Spark job per slot.",
-    choices=("barrier", "independent"),
-)
 SPARK_MASTER = _option(
     "flinkish.spark.master",
     "string",
@@ -161,7 +163,8 @@ TASK_CANCELLATION_INTERVAL = _option(
     "task.cancellation.interval",
     "duration",
     1_000,
-    "Time a cancelled task has before user code that hangs is interrupted.",
+    "Time a cancelled task has before user code that still runs is interrupted by an exception, and between "
+    "two such attempts. 0: never.",
     minimum=0,
 )
 TASK_CANCELLATION_TIMEOUT = _option(
@@ -205,100 +208,100 @@ STATE_BACKEND = _option(
     "Where keyed state lives: hashmap (Python objects); rocksdb is refused until it exists.",
     choices=("hashmap", "rocksdb"),
 )
-CHECKPOINTING_INTERVAL = _option(
+CHECKPOINTING_INTERVAL = _option_for_later(
     "execution.checkpointing.interval",
     "duration",
     None,
     "How often a checkpoint starts. Unset: none.",
     minimum=1,
 )
-CHECKPOINTING_MODE = _option(
+CHECKPOINTING_MODE = _option_for_later(
     "execution.checkpointing.mode",
     "string",
     "EXACTLY_ONCE",
     "Whether barriers are aligned (EXACTLY_ONCE) or records may be seen twice (AT_LEAST_ONCE).",
     choices=("EXACTLY_ONCE", "AT_LEAST_ONCE"),
 )
-CHECKPOINTING_TIMEOUT = _option(
+CHECKPOINTING_TIMEOUT = _option_for_later(
     "execution.checkpointing.timeout",
     "duration",
     600_000,
     "Age at which a checkpoint that is not complete is given up.",
     minimum=1,
 )
-CHECKPOINTING_MIN_PAUSE = _option(
+CHECKPOINTING_MIN_PAUSE = _option_for_later(
     "execution.checkpointing.min-pause",
     "duration",
     0,
     "Least time between the end of a checkpoint and the start of the next.",
     minimum=0,
 )
-CHECKPOINTING_MAX_CONCURRENT = _option(
+CHECKPOINTING_MAX_CONCURRENT = _option_for_later(
     "execution.checkpointing.max-concurrent-checkpoints",
     "int",
     1,
     "Checkpoints that may be under way at once.",
     minimum=1,
 )
-CHECKPOINTING_TOLERABLE_FAILURES = _option(
+CHECKPOINTING_TOLERABLE_FAILURES = _option_for_later(
     "execution.checkpointing.tolerable-failed-checkpoints",
     "int",
     0,
     "Failed checkpoints in a row that do not yet fail the job.",
     minimum=0,
 )
-CHECKPOINTING_RETENTION = _option(
+CHECKPOINTING_RETENTION = _option_for_later(
     "execution.checkpointing.externalized-checkpoint-retention",
     "string",
     "NO_EXTERNALIZED_CHECKPOINTS",
     "What happens to the last checkpoint of a cancelled job.",
     choices=("NO_EXTERNALIZED_CHECKPOINTS", "RETAIN_ON_CANCELLATION", "DELETE_ON_CANCELLATION"),
 )
-CHECKPOINTING_UNALIGNED = _option(
+CHECKPOINTING_UNALIGNED = _option_for_later(
     "execution.checkpointing.unaligned.enabled",
     "boolean",
     False,
     "Let barriers overtake records, so that backpressure does not delay checkpoints.",
 )
-CHECKPOINTING_FORCE_UNALIGNED = _option(
+CHECKPOINTING_FORCE_UNALIGNED = _option_for_later(
     "execution.checkpointing.unaligned.forced",
     "boolean",
     False,
     "Unaligned also where a custom partitioner's in-flight records cannot be sorted anew.",
 )
-CHECKPOINTING_ALIGNED_TIMEOUT = _option(
+CHECKPOINTING_ALIGNED_TIMEOUT = _option_for_later(
     "execution.checkpointing.aligned-checkpoint-timeout",
     "duration",
     0,
     "Time a barrier waits for alignment before it overtakes. 0: it overtakes at once.",
     minimum=0,
 )
-CHECKPOINT_STORAGE = _option(
+CHECKPOINT_STORAGE = _option_for_later(
     "execution.checkpointing.storage",
     "string",
     None,
     "jobmanager: snapshots stay in the driver. filesystem: they go to the checkpoint folder.",
     choices=("jobmanager", "filesystem"),
 )
-CHECKPOINT_DIRECTORY = _option(
+CHECKPOINT_DIRECTORY = _option_for_later(
     "execution.checkpointing.dir", "string", None, "Folder or URL under which checkpoints are kept."
 )
-SAVEPOINT_DIRECTORY = _option(
+SAVEPOINT_DIRECTORY = _option_for_later(
     "execution.checkpointing.savepoint-dir", "string", None, "Where savepoints go by default."
 )
-SNAPSHOT_COMPRESSION = _option(
+SNAPSHOT_COMPRESSION = _option_for_later(
     "execution.checkpointing.snapshot-compression", "boolean", False, "Compress snapshots."
 )
-ROCKSDB_INCREMENTAL = _option(
+ROCKSDB_INCREMENTAL = _option_for_later(
     "execution.checkpointing.incremental",
     "boolean",
     True,
     "Upload only the files that are new since the last checkpoint.",
 )
-ROCKSDB_LOCAL_DIRECTORIES = _option(
+ROCKSDB_LOCAL_DIRECTORIES = _option_for_later(
     "state.backend.rocksdb.localdir", "list", None, "Folders of the slot's disk for RocksDB."
 )
-ROCKSDB_PREDEFINED_OPTIONS = _option(
+ROCKSDB_PREDEFINED_OPTIONS = _option_for_later(
     "state.backend.rocksdb.predefined-options",
     "string",
     "DEFAULT",
@@ -310,40 +313,40 @@ ROCKSDB_PREDEFINED_OPTIONS = _option(
         "FLASH_SSD_OPTIMIZED",
     ),
 )
-ROCKSDB_TRANSFER_THREADS = _option(
+ROCKSDB_TRANSFER_THREADS = _option_for_later(
     "state.backend.rocksdb.checkpoint.transfer.thread.num", "int", 4, "Parallel uploads.", minimum=1
 )
-RESTART_STRATEGY = _option(
+RESTART_STRATEGY = _option_for_later(
     "restart-strategy.type",
     "string",
     None,
     "What happens after a failure: none, fixed-delay, failure-rate or exponential-delay.",
     choices=("none", "fixed-delay", "failure-rate", "exponential-delay"),
 )
-RESTART_FIXED_DELAY_ATTEMPTS = _option(
+RESTART_FIXED_DELAY_ATTEMPTS = _option_for_later(
     "restart-strategy.fixed-delay.attempts", "int", 1, "Restarts before the job fails.", minimum=0
 )
-RESTART_FIXED_DELAY_DELAY = _option(
+RESTART_FIXED_DELAY_DELAY = _option_for_later(
     "restart-strategy.fixed-delay.delay", "duration", 1_000, "Pause before a restart.", minimum=0
 )
-RESTART_FAILURE_RATE_MAX = _option(
+RESTART_FAILURE_RATE_MAX = _option_for_later(
     "restart-strategy.failure-rate.max-failures-per-interval",
     "int",
     1,
     "Failures within the interval that do not yet fail the job.",
     minimum=0,
 )
-RESTART_FAILURE_RATE_INTERVAL = _option(
+RESTART_FAILURE_RATE_INTERVAL = _option_for_later(
     "restart-strategy.failure-rate.failure-rate-interval",
     "duration",
     60_000,
     "Interval in which failures are counted.",
     minimum=1,
 )
-RESTART_FAILURE_RATE_DELAY = _option(
+RESTART_FAILURE_RATE_DELAY = _option_for_later(
     "restart-strategy.failure-rate.delay", "duration", 1_000, "Pause before a restart.", minimum=0
 )
-LATENCY_INTERVAL = _option(
+LATENCY_INTERVAL = _option_for_later(
     "metrics.latency.interval",
     "duration",
     0,

@@ -1,7 +1,7 @@
 """How an error of ours is shown when nobody caught it: without the engine's frames.
 
 ``get_execution_environment`` calls `fold_engine_frames`, so a script shows the user's traceback first,
-then one line with operator, subtask and record; notebooks ask `FlinkishError` itself.  A broken rule of the
+then one line with operator, subtask and record; IPython asks the error itself.  A broken rule of the
 engine's own (InternalError) keeps all its frames: a bug report needs them.
 """
 
@@ -30,7 +30,8 @@ def uncaught_error_lines(error: BaseException) -> list[str]:
 
 
 def fold_engine_frames() -> None:
-    """From now on, errors of ours that end the program are shown as above."""
+    """From now on, errors of ours that end the program or a notebook's cell are shown as above."""
+    FlinkishError._render_traceback_ = uncaught_error_lines  # type: ignore[attr-defined]  # IPython's hook
     previous = sys.excepthook
     if getattr(previous, "folds_engine_frames", False):
         return

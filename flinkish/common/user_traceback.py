@@ -13,6 +13,9 @@ _JOBS = os.path.join(_PACKAGE, "jobs") + os.sep  # runs in the engine like a use
 #: How the file names of generated chains begin.
 GENERATED = "<flinkish chain "
 _CHAINED_MAX = 20
+#: What a failure carries at most: it goes over the wire, into logs and through Spark.
+TRACEBACK_CHARACTERS_MAX = 64 * 1024
+MESSAGE_CHARACTERS_MAX = 8 * 1024
 
 
 def format_user_traceback(error: BaseException) -> str:
@@ -20,16 +23,35 @@ def format_user_traceback(error: BaseException) -> str:
 
     One that no frame of the user's raised (over a result that cannot be iterated, say) begins with the
     generated line, which shows the operator.  What the engine alone met while it was dealing with
-    another error is left out unless it is the declared cause."""
+    another error is left out unless it is the declared cause.  Of a text above `TRACEBACK_CHARACTERS_MAX`
+    the middle is left out."""
     try:
-        return "".join(_shown(error, _CHAINED_MAX).format())
+        text = "".join(_shown(error, _CHAINED_MAX).format())
     except Exception as failure:  # a __str__ that raises must not hide the place
-        return "".join(traceback.format_tb(_kept(error))) + f"{type(error).__qualname__} ({failure!r})\n"
+        text = "".join(traceback.format_tb(_kept(error))) + f"{type(error).__qualname__} ({failure!r})\n"
+    return without_middle(text, TRACEBACK_CHARACTERS_MAX)
+
+
+def without_middle(text: str, characters_max: int) -> str:
+    """``text``, or its two ends and how much is missing between them.
+
+    >>> without_middle("a" * 30 + "b" * 970, 60)
+    'aaaaaaaaaa [... 980 characters left out ...] bbbbbbbbbb'
+    """
+    if len(text) <= characters_max:
+        return text
+    kept = max(0, characters_max - 40) // 2
+    return f"{text[:kept]} [... {len(text) - 2 * kept} characters left out ...] {text[len(text) - kept:]}"
 
 
 def is_engine_file(file_name: str) -> bool:
     """Whether a frame of this file is the engine's, or of a chain that it generated."""
     return file_name.startswith((*_ENGINE, GENERATED)) and not file_name.startswith(_JOBS)
+
+
+def is_generated_file(file_name: str) -> bool:
+    """Whether the name is that of a generated chain."""
+    return file_name.startswith(GENERATED)
 
 
 def _shown(error: BaseException, chained_max: int) -> traceback.TracebackException:
@@ -56,7 +78,7 @@ def _kept(error: BaseException) -> Optional[TracebackType]:
 
 
 def _is_generated(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(GENERATED)
+    return is_generated_file(frame.f_code.co_filename)
 
 
 def _first_user_frame(tb: Optional[TracebackType]) -> Optional[TracebackType]:

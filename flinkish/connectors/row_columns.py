@@ -52,6 +52,7 @@ class RowsToColumns:
                 "could not write a record",
                 where=f"record {_short(row)}",
                 why=f"it has {len(row)} fields, the schema has {width}: {', '.join(self._names)}",
+                do="map() the records to these fields before the sink, or change the schema",
             )
         return list(zip(*rows))
 
@@ -85,6 +86,7 @@ class RowsToColumns:
                 "could not write a record",
                 where=f"record {_short(row)}",
                 why=f"the schema has no field {unknown!r}, it has {', '.join(self._names)}",
+                do="map() the records to these fields before the sink, or change the schema",
             )
         return tuple(map(values.get, self._names))
 
@@ -95,7 +97,10 @@ class RowsToColumns:
             return (getattr(row, self._names[0]),)
         except AttributeError as error:
             raise UserError(
-                "could not write a record", where=f"record {_short(row)}", why=str(error)
+                "could not write a record",
+                where=f"record {_short(row)}",
+                why=f"{error}; the schema has {', '.join(self._names)}",
+                do="map() the records to these fields before the sink, or change the schema",
             ) from None
 
     def _array(self, field: pa.Field, column: Any, rows: Sequence[Any]) -> pa.Array:
@@ -111,6 +116,7 @@ class RowsToColumns:
                 f"could not write null to the field {field.name!r}",
                 where=f"record {_short(rows[index])}",
                 why="the schema says that it is never null",
+                do="filter() such records out before the sink, or make the field nullable",
             )
         return array
 
@@ -129,7 +135,11 @@ class RowsToColumns:
                     why=f"the field is {field.type}: {reason}",
                     do="convert the value before the sink, or change the schema",
                 )
-        return UserError(f"could not write the field {field.name!r}", why=str(error))
+        return UserError(
+            f"could not write the field {field.name!r}",
+            why=f"the field is {field.type}: {error}",
+            do="convert the values before the sink, or change the schema",
+        )
 
 
 def _is_whole(kind: pa.DataType) -> bool:
@@ -157,6 +167,7 @@ def fit_columns(columns: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         raise UserError(
             "could not write the columns",
             why=f"they are {', '.join(columns.schema.names)}, the schema has {', '.join(schema.names)}",
+            do="select or rename the columns before the sink, or change the schema",
         )
     arrays = []
     for field in schema:
@@ -167,6 +178,7 @@ def fit_columns(columns: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             raise UserError(
                 f"could not write the column {field.name!r}",
                 why=f"it is {array.type}, the schema has {field.type}: {error}",
+                do="cast the column before the sink, or change the schema",
             ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

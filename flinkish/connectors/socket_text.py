@@ -48,6 +48,14 @@ def _connect_nowait(host: str, port: int) -> socket.socket:
     return connection
 
 
+def _is_established(connection: socket.socket) -> bool:
+    try:
+        connection.getpeername()
+    except OSError:
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class _SocketSplit(SourceSplit):
     def split_id(self) -> str:
@@ -98,6 +106,7 @@ class _SocketReader(SourceReader[str, _SocketSplit]):
         self._source = source
         self._delimiter = source.delimiter.encode(source.charset)
         self._connection: Optional[socket.socket] = None
+        self._established = False  # this connection has been accepted
         self._tries_left = source.max_retries
         self._retry_at = 0.0
         self._rest = b""  # begins with an unfinished line
@@ -136,9 +145,11 @@ class _SocketReader(SourceReader[str, _SocketSplit]):
             if time.monotonic() < self._retry_at:
                 return False
             try:
+                self._established = False
                 self._connection = _connect_nowait(source.host, source.port)
             except OSError as error:
                 return self._lost(error)
+        self._established = self._established or _is_established(self._connection)
         try:
             data = self._connection.recv(_RECEIVE_BYTES)
         except BlockingIOError:
@@ -146,6 +157,8 @@ class _SocketReader(SourceReader[str, _SocketSplit]):
         except OSError as error:
             if error.errno == errno.ENOTCONN:  # still connecting
                 return False
+            if isinstance(error, ConnectionResetError):  # a server that is not there refuses
+                self._established = True
             return self._lost(error)
         if not data:
             return self._lost(None)
@@ -180,10 +193,16 @@ class _SocketReader(SourceReader[str, _SocketSplit]):
             self._retry_at = time.monotonic() + source.retry_interval_ms / 1_000
             return bool(rest)
         if error is not None:
+            do = "start the server first, or set max_retries"
+            if isinstance(error, socket.gaierror):
+                do = "see whether the name of the host is right"
+            elif self._established:
+                do = "see why the server broke the connection off; max_retries would connect again"
             raise ConnectionLostError(
                 f"could not read from {source.host}:{source.port}",
-                why=f"{type(error).__name__}: {error}",
-                do="start the server first, or set max_retries",
+                why=f"{type(error).__name__}: {error}"
+                + (", in the middle of the connection" if self._established else ""),
+                do=do,
             ) from error
         self._ended = True
         return True

@@ -342,7 +342,11 @@ class SinkWriter(abc.ABC, Generic[T]):
         """A value that the sink's coordinator sent by ``send_to_writer``."""
 
     def close(self) -> None:
-        """Always called, also after a failure: release everything, publish nothing."""
+        """Always called, also after a failure: release everything, publish nothing.
+
+        What ``prepare_commit`` has not handed out (open files, and after a failure all that came since)
+        is the writer's to remove here: nobody else knows of it.  What it has handed out must stay:
+        ``Committer.commit`` publishes that, or ``Committer.abort`` removes it."""
 
 
 class Committer(abc.ABC):
@@ -353,7 +357,8 @@ class Committer(abc.ABC):
         """Publish.  At the end of a bounded job it is called once with those of all subtasks."""
 
     def abort(self, committables: Iterable[Any]) -> None:
-        """The job failed or was cancelled before commit: remove what was prepared."""
+        """The job failed or was cancelled before commit: remove what was prepared, that is what
+        ``SinkWriter.prepare_commit`` returned; all else the writers have removed in ``close``."""
 
     def close(self) -> None: ...
 

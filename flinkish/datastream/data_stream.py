@@ -88,6 +88,11 @@ _, __getattr__, __dir__ = lazy_exports(
 )
 
 
+#: What only a KeyedStream has.
+_NEEDS_KEY = frozenset(
+    ("count_window", "max", "max_by", "min", "min_by", "reduce", "sum", "window")
+)  # fmt: skip
+
 S = TypeVar("S", bound="_OperatorSettings")
 
 
@@ -180,6 +185,17 @@ class DataStream(_OperatorSettings):
     def __init__(self, environment: "StreamExecutionEnvironment", transformation: Transformation):
         self.environment = environment
         self.transformation = transformation
+
+    if not TYPE_CHECKING:  # a type checker would take every name for known
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _NEEDS_KEY:
+                raise AttributeError(
+                    f"{type(self).__name__} has no {name}(): it needs a key; call key_by(...) first "
+                    "(map() and others drop the key)"
+                )
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(text, name=name, obj=self)
 
     # ---- settings -------------------------------------------------------------------------------
 

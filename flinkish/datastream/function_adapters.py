@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import types
 from typing import Any, Callable, Optional, Union
 
 from flinkish.common.typeinfo import TypeInformation
 from flinkish.datastream.fields import Field, FieldSelector, check_field, declared_field_type
 from flinkish.datastream.functions import (
+    AggregateFunction,
     CoFlatMapFunction,
     CoMapFunction,
     CoProcessFunction,
     FilterFunction,
+    FlatMapFunction,
     Function,
     FunctionWrapper,
     KeyedCoProcessFunction,
@@ -39,6 +43,40 @@ _NOT_ITERATED: dict[type, tuple[str, ...]] = {
     SinkFunction: ("invoke",),
 }
 
+#: What the methods of each kind are called with.
+_PARAMETERS: dict[type, dict[str, tuple[str, ...]]] = {
+    AggregateFunction: {
+        "create_accumulator": (),
+        "add": ("value", "accumulator"),
+        "get_result": ("accumulator",),
+    },
+    CoFlatMapFunction: {"flat_map1": ("value",), "flat_map2": ("value",)},
+    CoMapFunction: {"map1": ("value",), "map2": ("value",)},
+    CoProcessFunction: {"process_element1": ("value", "ctx"), "process_element2": ("value", "ctx")},
+    FilterFunction: {"filter": ("value",)},
+    FlatMapFunction: {"flat_map": ("value",)},
+    KeyedCoProcessFunction: {
+        "process_element1": ("value", "ctx"),
+        "process_element2": ("value", "ctx"),
+        "on_timer": ("timestamp", "ctx"),
+    },
+    KeyedProcessFunction: {"process_element": ("value", "ctx"), "on_timer": ("timestamp", "ctx")},
+    KeySelector: {"get_key": ("value",)},
+    MapFunction: {"map": ("value",)},
+    Partitioner: {"partition": ("key", "num_partitions")},
+    ProcessFunction: {"process_element": ("value", "ctx")},
+    ProcessWindowFunction: {"process": ("key", "context", "elements")},
+    ReduceFunction: {"reduce": ("value1", "value2")},
+    SinkFunction: {"invoke": ("value", "context")},
+    WindowFunction: {"apply": ("key", "window", "inputs")},
+}
+
+#: The same of a plain callable, where it is not what the only method gets.
+_PARAMETERS_OF_CALLABLE: dict[type, tuple[str, ...]] = {
+    KeyedProcessFunction: ("value", "ctx"),
+    SinkFunction: ("value",),
+}
+
 
 def check_type(type_info: Any, what: str) -> Optional[TypeInformation]:
     """``type_info`` when it is a TypeInformation or None."""
@@ -57,8 +95,7 @@ def check_function(function: Any, kind: type, method: str) -> Any:
     Raises:
         InvalidJobError: it is a class, another kind of function, or cannot be called."""
     if isinstance(function, kind):
-        for name in _NOT_ITERATED.get(kind, ()):
-            _refuse_generator(getattr(function, name), method)
+        _check_methods(function, kind, method)
         return function
     if isinstance(function, type) and issubclass(function, Function):
         raise InvalidJobError(
@@ -79,7 +116,79 @@ def check_function(function: Any, kind: type, method: str) -> Any:
         )
     if kind in _NOT_ITERATED:
         _refuse_generator(function, method)
+    parameters = _PARAMETERS_OF_CALLABLE.get(kind)
+    if parameters is None:
+        (parameters,) = _PARAMETERS[kind].values()
+    _check_parameters(function, parameters, method)
     return function
+
+
+def _check_methods(function: Any, kind: type, method: str) -> None:
+    for name in _NOT_ITERATED.get(kind, ()):
+        _refuse_generator(getattr(function, name), method)
+    for name, parameters in _PARAMETERS.get(kind, {}).items():
+        _check_parameters(getattr(function, name), parameters, method)
+
+
+def _check_parameters(function: Any, parameters: tuple[str, ...], method: str) -> None:
+    """Refuse a function that cannot be called with that many arguments, if that is certain: what says
+    nothing of its parameters (builtins) or may say it of another function (decorators) passes."""
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+        certain = getattr(function, "__signature__", None) is None
+    except Exception:
+        return
+    try:
+        signature.bind(*parameters)
+    except TypeError:
+        if not certain:
+            return
+        name, place = function_place(function)
+        given = f"{len(parameters)} argument{'s' * (len(parameters) != 1)}"
+        raise InvalidJobError(
+            f"{method}() cannot use {name}",
+            where=place,
+            why=f"it is called with {given}, and its parameters are {signature}",
+            do=f"give it the parameters ({', '.join(parameters)})",
+        ) from None
+
+
+def function_place(function: Any) -> tuple[str, str]:
+    """Name of a user's function, and where it is written (empty when that cannot be told).
+
+    Args:
+        function: a callable; adapters of this module and bound methods are seen through.
+
+    >>> function_place(len)
+    ('len', '')
+    """
+    for _ in range(20):  # a bound on wrappers of wrappers
+        inner = _inside(function)
+        if inner is None:
+            break
+        function = inner
+    called = function
+    if not hasattr(called, "__code__") and not isinstance(called, type):
+        called = getattr(type(function), "__call__", None)
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    code = getattr(called, "__code__", None)
+    place = f'File "{code.co_filename}", line {code.co_firstlineno}' if code is not None else ""
+    return name.rpartition("<locals>.")[2], place
+
+
+def _inside(function: Any) -> Any:
+    """The function that ``function`` stands for, or None."""
+    if isinstance(function, functools.partial):
+        return function.func
+    if not isinstance(function, types.MethodType):
+        return None
+    owner, name = function.__self__, function.__name__
+    if isinstance(owner, FunctionWrapper):
+        inner = owner._func
+        return getattr(inner, name, inner) if isinstance(inner, Function) else inner
+    if isinstance(owner, (CallableCoMapFunction, CallableCoFlatMapFunction)):
+        return getattr(owner, f"_{name}")
+    return function.__func__
 
 
 def _refuse_generator(function: Any, method: str) -> None:
@@ -98,8 +207,9 @@ def _refuse_generator(function: Any, method: str) -> None:
 def require_function(function: Any, kinds: Union[type, tuple[type, ...]], method: str) -> Any:
     """As `check_function`, where a plain callable will not do."""
     if isinstance(function, kinds):
-        for name in _NOT_ITERATED.get(kinds, ()):  # type: ignore[call-overload]
-            _refuse_generator(getattr(function, name), method)
+        for kind in kinds if isinstance(kinds, tuple) else (kinds,):
+            if isinstance(function, kind):
+                _check_methods(function, kind, method)
         return function
     names = " or ".join(k.__name__ for k in (kinds if isinstance(kinds, tuple) else (kinds,)))
     is_class = isinstance(function, type) and issubclass(function, Function)
@@ -206,6 +316,7 @@ class CallableCoMapFunction(CoMapFunction):
     def __init__(self, map1: Callable, map2: Callable):
         for function in (map1, map2):
             _refuse_generator(function, "map")
+            _check_parameters(function, ("value",), "map")
         self._map1, self._map2 = map1, map2
 
     def map1(self, value: Any) -> Any:
@@ -217,6 +328,8 @@ class CallableCoMapFunction(CoMapFunction):
 
 class CallableCoFlatMapFunction(CoFlatMapFunction):
     def __init__(self, flat_map1: Callable, flat_map2: Callable):
+        for function in (flat_map1, flat_map2):
+            _check_parameters(function, ("value",), "flat_map")
         self._flat_map1, self._flat_map2 = flat_map1, flat_map2
 
     def flat_map1(self, value: Any) -> Any:
@@ -249,6 +362,7 @@ def process_function_of(function: Any) -> ProcessFunction:
 
 def keyed_process_function_of(function: Any) -> KeyedProcessFunction:
     if isinstance(function, ProcessFunction):
+        _check_methods(function, ProcessFunction, "process")
         return KeyedProcessFunctionOfProcessFunction(function)
     function = check_function(function, KeyedProcessFunction, "process")
     if isinstance(function, KeyedProcessFunction):
@@ -266,6 +380,7 @@ def co_process_function_of(function: Any, keyed: bool) -> Any:
             )
         return require_function(function, CoProcessFunction, "process")
     if isinstance(function, CoProcessFunction):
+        _check_methods(function, CoProcessFunction, "process")
         return KeyedCoProcessFunctionOfCoProcessFunction(function)
     return require_function(function, KeyedCoProcessFunction, "process")
 
@@ -273,6 +388,7 @@ def co_process_function_of(function: Any, keyed: bool) -> Any:
 def window_function_of(function: Any, method: str) -> Any:
     """A WindowFunction or ProcessWindowFunction; a callable becomes the former."""
     if isinstance(function, ProcessWindowFunction):
+        _check_methods(function, ProcessWindowFunction, method)
         return function
     function = check_function(function, WindowFunction, method)
     return function if isinstance(function, WindowFunction) else CallableWindowFunction(function)

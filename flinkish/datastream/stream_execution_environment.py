@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Iterable, Mapping, NoReturn, Op
 
 from flinkish.common import options
 from flinkish.common.configuration import Configuration
+from flinkish.common.configuration_check import batch_is_refused, check_configuration
 from flinkish.common.execution_config import ExecutionConfig, check_parallelism
+from flinkish.common.notices import warn_user
 from flinkish.common.restart_strategy import RestartStrategyConfiguration
 from flinkish.common.time import TimeLike, to_milliseconds
 from flinkish.common.typeinfo import TypeInformation
@@ -18,9 +20,15 @@ from flinkish.datastream.checkpoint_config import CheckpointConfig
 from flinkish.datastream.checkpointing_mode import CheckpointingMode
 from flinkish.datastream.data_stream import DataStream, check_watermark_strategy
 from flinkish.datastream.execution_mode import RuntimeExecutionMode
+from flinkish.datastream.forgotten_sinks import SinksToRun
 from flinkish.datastream.function_adapters import check_type
 from flinkish.datastream.slot_sharing_group import SlotSharingGroup
-from flinkish.datastream.transformations import SourceOperator, SourceTransformation, Transformation
+from flinkish.datastream.transformations import (
+    SinkTransformation,
+    SourceOperator,
+    SourceTransformation,
+    Transformation,
+)
 from flinkish.errors import InvalidJobError
 
 if TYPE_CHECKING:
@@ -62,6 +70,7 @@ class StreamExecutionEnvironment:
         self._spark = spark
         self._cluster = cluster
         self._transformations: list[Transformation] = []
+        self._sinks_to_run = SinksToRun.of_caller()
         self._slot_sharing_groups: dict[str, SlotSharingGroup] = {}
 
     @staticmethod
@@ -150,12 +159,7 @@ class StreamExecutionEnvironment:
 
     def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> "StreamExecutionEnvironment":
         if execution_mode is RuntimeExecutionMode.BATCH:
-            raise InvalidJobError(
-                "could not set the runtime mode to BATCH",
-                why="only STREAMING runs; keyed operators emit a result for each record in it",
-                do="use STREAMING, which ends by itself on bounded input; for final results only, use a "
-                "window or a timer",
-            )
+            raise batch_is_refused()
         self._configuration.set(options.EXECUTION_RUNTIME_MODE, execution_mode.name)
         return self
 
@@ -401,6 +405,8 @@ class StreamExecutionEnvironment:
     def add_operator(self, transformation: Transformation) -> None:
         """Make ``transformation``, and what it reads from, part of the next job."""
         self._transformations.append(transformation)
+        if isinstance(transformation, SinkTransformation):
+            self._sinks_to_run.add()
 
     def get_stream_graph(
         self, job_name: Optional[str] = None, clear_transformations: bool = False
@@ -421,7 +427,7 @@ class StreamExecutionEnvironment:
             self._transformations, self._configuration.to_dict(), job_name
         ).generate()
         if clear_transformations:
-            self._transformations = []
+            self.close()
         return graph
 
     def execute(self, job_name: Optional[str] = None) -> "JobExecutionResult":
@@ -448,13 +454,9 @@ class StreamExecutionEnvironment:
 
     def execute_async(self, job_name: Optional[str] = None) -> "JobClient":
         """Start the program and return at once."""
+        for warning in check_configuration(self._configuration):
+            warn_user(warning)
         graph = self.get_stream_graph(job_name, clear_transformations=True)
-        if self._checkpoint_config.is_checkpointing_enabled():
-            warnings.warn(
-                "checkpointing is enabled, but this version takes no checkpoints: after a failure the "
-                "job starts anew",
-                stacklevel=3,
-            )
         from flinkish.shell.executor import execute_async
 
         return execute_async(
@@ -476,6 +478,7 @@ class StreamExecutionEnvironment:
     def close(self) -> None:
         """Forget the program; jobs that run go on."""
         self._transformations = []
+        self._sinks_to_run.clear()
 
     # ---- notebooks ------------------------------------------------------------------------------
 

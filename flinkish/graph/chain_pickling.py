@@ -63,7 +63,8 @@ class _Pickler(cloudpickle.Pickler):
         reduced = super().reducer_override(obj)
         if isinstance(obj, type) and isinstance(reduced, tuple) and "__slots__" in vars(obj):
             make, arguments, *_ = reduced
-            if make.__name__ == "_make_skeleton_class":
+            # A NamedTuple makes its own, which are empty, and refuses to be given any.
+            if make.__name__ == "_make_skeleton_class" and not issubclass(obj, tuple):
                 arguments[3].setdefault("__slots__", obj.__slots__)  # of the class's body
         return reduced
 

@@ -26,6 +26,7 @@ from flinkish.jobmanager.events import (
     CoordinatorSaid,
     DeployToSlot,
     FromSlot,
+    InterruptSlots,
     JobStatusChanged,
     JobSubmitted,
     KillSlots,
@@ -103,7 +104,7 @@ class Dispatcher:
     def _run(self, wishes: list, now_ms: int, effects: list) -> None:
         for wish in wishes:
             match wish:
-                case RequestSlots() | ReleaseSlots() | KillSlots() | SendToSlot():
+                case RequestSlots() | ReleaseSlots() | InterruptSlots() | KillSlots() | SendToSlot():
                     self._run(self.resource_manager.step(wish, now_ms), now_ms, effects)
                 case SlotsAllocated(job_id) | SlotsRefused(job_id) | SlotLost(job_id):
                     self._to_job(job_id, wish, now_ms, effects)

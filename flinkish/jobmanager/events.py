@@ -272,6 +272,14 @@ class ReleaseSlots:
 
 
 @dataclass(frozen=True)
+class InterruptSlots:
+    """JobMaster to ResourceManager: cancelled user code still runs in these."""
+
+    job_id: str
+    slot_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class KillSlots:
     """JobMaster to ResourceManager: these do not answer."""
 

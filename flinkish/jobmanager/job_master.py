@@ -14,10 +14,12 @@ yet, channels connected), tasks started.  So no record meets a peer that is not 
 
 The first failure is the job's cause.  One exception: when a slot dies, its peers may report the
 broken connection before the loss of the slot is known; such a *consequence* gives way to the
-first failure that is none.
+first failure that is none.  A slot that ends although its tasks run says why (SlotFailed) before they
+become CANCELED.
 
-Cancelling is bounded.  What has not ended after ``cancellation_timeout_ms`` is killed with its
-slot; after as long again the JobMaster stops waiting.
+Cancelling is bounded.  User code that still runs is interrupted every ``cancellation_interval_ms``;
+what has not ended after ``cancellation_timeout_ms`` is killed with its slot; after as long again the
+JobMaster stops waiting.
 
 Invariants, see ``check``: a job that has ended has only executions that have ended, FINISHED only
 FINISHED ones; FAILED and FAILING have a cause; commits run only after the last task.
@@ -49,6 +51,7 @@ from flinkish.jobmanager.events import (
     DeployToSlot,
     ExecutionChanged,
     FromSlot,
+    InterruptSlots,
     JobStatusChanged,
     KillSlots,
     ReleaseSlots,
@@ -82,11 +85,12 @@ class JobDescription:
 
     ``operators``: (operator id, vertex id) of those with a coordinator in the driver.
     ``commits``: a sink may have a committer.
-    ``cancellation_timeout_ms`` 0: wait for ever."""
+    ``cancellation_interval_ms`` 0: never interrupt.  ``cancellation_timeout_ms`` 0: wait for ever."""
 
     job_graph: JobGraph
     operators: tuple[tuple[str, str], ...] = ()
     commits: bool = False
+    cancellation_interval_ms: int = 1_000
     cancellation_timeout_ms: int = 10_000
 
     @property
@@ -117,6 +121,7 @@ class JobMaster:
     started: bool = False
     closing: Optional[Closing] = None
     cancel_deadline_ms: Optional[int] = None
+    interrupt_ms: int = _FOR_EVER_MS  # when user code is interrupted next
     killed: bool = False
     executions: dict[tuple[str, int], ExecutionVertex] = field(default_factory=dict)
     held_events: dict[tuple[str, int], list[OperatorEvent]] = field(default_factory=dict)
@@ -257,8 +262,8 @@ class JobMaster:
             error = ConnectionLostError(
                 f"{execution.name_with_subtask} has stopped by itself",
                 where=self._where(),
-                why="its slot no longer heard the JobManager",
-                do="look for long pauses of the driver, or raise heartbeat.timeout",
+                why="its slot has ended it and did not say why",
+                do="look at the log of the executor that ran it",
             )
             return effects + self._fail(error, now_ms, consequence=True)
         if state is ExecutionState.FAILED:
@@ -334,6 +339,7 @@ class JobMaster:
             for slot_id in slots:
                 effects.append(SendToSlot(job_id, slot_id, CancelTasks(job_id, self.attempt)))
             self.cancel_deadline_ms = now_ms + (self.job.cancellation_timeout_ms or _FOR_EVER_MS)
+            self.interrupt_ms = now_ms + (self.job.cancellation_interval_ms or _FOR_EVER_MS)
         return effects + self._end_if_over(now_ms)
 
     def _slot_failed(self, slot_id: str, message: SlotFailed, now_ms: int) -> list:
@@ -366,9 +372,13 @@ class JobMaster:
         if self.cancel_deadline_ms is None:
             return []
         self.cancel_deadline_ms += late_ms
-        if now_ms < self.cancel_deadline_ms:
-            return []
+        self.interrupt_ms += late_ms
         slots = self._slots_of_unended()
+        if now_ms < self.cancel_deadline_ms:
+            if now_ms < self.interrupt_ms:
+                return []
+            self.interrupt_ms = now_ms + self.job.cancellation_interval_ms
+            return [InterruptSlots(self.job.job_id, slots)]
         if not self.killed:
             self.killed = True
             self.cancel_deadline_ms = now_ms + self.job.cancellation_timeout_ms

@@ -20,7 +20,8 @@ refused at once; one that merely waits is refused after ``request_timeout_ms`` w
 those who hold the slots.
 
 Invariants, see ``check``: a slot belongs to a job exactly in ALLOCATED and MISSING; a slot with a
-connection is FREE, ALLOCATED or RELEASED; no connection serves two; no job that waits holds slots.
+connection is FREE, ALLOCATED or RELEASED; no connection serves two; no job that waits holds slots; a slot
+has the pid of its process except in EXPECTED and LOST.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from flinkish.errors import FlinkishError, NotEnoughSlotsError, ResourceError, S
 from flinkish.jobmanager.events import (
     CloseConnection,
     Disconnected,
+    InterruptSlots,
     KillSlots,
     LaunchEnded,
     Launched,
@@ -53,6 +55,7 @@ from flinkish.jobmanager.events import (
 )
 from flinkish.messages.control import (
     PROTOCOL_VERSION,
+    InterruptSlot,
     KillSlot,
     RegistrationRefused,
     ReleaseSlot,
@@ -61,6 +64,7 @@ from flinkish.messages.deployment import SlotAddress
 
 
 FAILED_STARTS_MAX = 3
+_SIGKILL = 9
 
 
 class SlotState(enum.Enum):
@@ -82,7 +86,7 @@ class Slot:
     job_id: Optional[str] = None
     connection: Optional[int] = None
     address: Optional[SlotAddress] = None
-    pid: int = 0
+    pid: Optional[int] = None  # of the process that has registered, until it is known to have ended
     deadline_ms: Optional[int] = None  # of MISSING and RELEASED
     failed_starts: int = 0  # processes that ended badly since the last one registered
 
@@ -95,6 +99,13 @@ class Supervisor:
     host: str
     connection: int
     last_heartbeat_ms: int
+    executor_id: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where it runs, as Spark's pages name it."""
+        executor = f"executor {self.executor_id}, " if self.executor_id else ""
+        return f"{self.host} ({executor}task {self.task_index}, attempt {self.spark_attempt})"
 
 
 @dataclass
@@ -154,6 +165,8 @@ class ResourceManager:
                 return self._request(event, now_ms) + self._serve()
             case ReleaseSlots(job_id, reason):
                 return self._release(job_id, reason, now_ms) + self._serve()
+            case InterruptSlots(job_id, slot_ids):
+                return self._interrupt(job_id, slot_ids)
             case KillSlots(job_id, slot_ids, reason):
                 return self._kill(job_id, slot_ids, reason)
             case SendToSlot(job_id, slot_id, message):
@@ -191,7 +204,13 @@ class ResourceManager:
                 CloseConnection(connection, refusal),
             ]
         self.supervisors[key] = Supervisor(
-            message.lease, message.task_index, message.spark_attempt, message.host, connection, now_ms
+            message.lease,
+            message.task_index,
+            message.spark_attempt,
+            message.host,
+            connection,
+            now_ms,
+            message.executor_id,
         )
         for slot in self._slots_of(key):
             if slot.state is SlotState.LOST:
@@ -240,12 +259,22 @@ class ResourceManager:
                 continue
             text = report.detail or f"exit status {report.exit_status}"
             if slot.state is SlotState.MISSING and report.pid == slot.pid:
-                effects += self._lose(slot, f"its process has ended: {text}", now_ms)
+                effects += self._lose_ended(slot, report, text, now_ms)
             elif slot.state is SlotState.EXPECTED and report.exit_status != 0:
                 slot.failed_starts += 1
                 if slot.failed_starts >= FAILED_STARTS_MAX:
                     effects += self._refuse_all(slot, supervisor, text)
         return effects
+
+    def _lose_ended(self, slot: Slot, report, text: str, now_ms: int) -> list:
+        """A process that served a job has ended with a status."""
+        why, do = f"its process has ended: {text}", "look at the executor's log"
+        if report.exit_status == 0:  # of a release it would be, but nobody has released it
+            why = "user code or a C library has ended its process with exit code 0"
+            do = "look for os._exit, or exit() in a C library, in the job's code"
+        elif report.exit_status == -_SIGKILL and not report.ended_by_supervisor:
+            do += "; a process that was killed is often out of memory"
+        return self._lose(slot, why, now_ms, do)
 
     def _refuse_all(self, slot: Slot, supervisor: Supervisor, text: str) -> list:
         """A process that never comes up (a module is missing there) is no reason to wait."""
@@ -255,7 +284,7 @@ class ResourceManager:
                 request.job_id,
                 ResourceError(
                     "could not start a slot process",
-                    where=f"slot {slot.slot_id} on {supervisor.host}",
+                    where=f"slot {slot.slot_id} on {supervisor.place}",
                     why=f"{slot.failed_starts} processes in a row ended before they registered: {text}",
                     do="look at the error output of the slot, in the log of its executor",
                 ),
@@ -275,7 +304,7 @@ class ResourceManager:
                     slot.deadline_ms = now_ms + self.report_wait_ms
                 else:
                     slot.state = SlotState.EXPECTED
-                    slot.deadline_ms = None
+                    slot.deadline_ms = slot.pid = None
         return []
 
     def _supervisor_lost(self, supervisor: Supervisor, why: str, now_ms: int) -> list:
@@ -287,20 +316,25 @@ class ResourceManager:
                 effects.append(CloseConnection(slot.connection, "its supervisor is gone"))
             if slot.job_id is not None:
                 effects += self._lose(
-                    slot, f"its supervisor on {supervisor.host} is gone: {why}", now_ms
+                    slot, f"its supervisor on {supervisor.place} is gone: {why}", now_ms
                 )
-            slot.connection = slot.address = slot.deadline_ms = None
+            slot.connection = slot.address = slot.deadline_ms = slot.pid = None
             slot.state = SlotState.LOST
         return effects
 
-    def _lose(self, slot: Slot, why: str, now_ms: int) -> list:
+    def _lose(
+        self, slot: Slot, why: str, now_ms: int, do: str = "look at the executor's log"
+    ) -> list:
         job_id, slot.job_id = slot.job_id, None
+        pid, slot.pid = slot.pid, None
         slot.state, slot.connection, slot.address, slot.deadline_ms = SlotState.EXPECTED, None, None, None
+        supervisor = self.supervisors.get((slot.lease, slot.task_index))
+        place = f" on {supervisor.place}" if supervisor is not None else ""
         error = SlotLostError(
             f"lost slot {slot.slot_id}",
-            where=f"job {job_id}, slot process {slot.pid}",
+            where=f"job {job_id}, slot process {pid}{place}",
             why=why,
-            do="look at the executor's log; a process that was killed is often out of memory",
+            do=do,
             story=self.story.lines(),
         )
         return [SlotLost(job_id, slot.slot_id, error)]
@@ -321,7 +355,7 @@ class ResourceManager:
                     effects.append(CloseConnection(slot.connection, why))
                 if slot.job_id is not None:
                     effects += self._lose(slot, why, now_ms)
-                slot.connection = slot.address = slot.deadline_ms = None
+                slot.connection = slot.address = slot.deadline_ms = slot.pid = None
                 slot.state = SlotState.LOST
         waiting, self.requests = self.requests, []
         for request in waiting:
@@ -383,19 +417,30 @@ class ResourceManager:
                 continue
             slot.job_id = None
             if slot.connection is None:  # MISSING
-                slot.state, slot.deadline_ms = SlotState.EXPECTED, None
+                slot.state, slot.deadline_ms, slot.pid = SlotState.EXPECTED, None, None
                 continue
             slot.state, slot.deadline_ms = SlotState.RELEASED, now_ms + self.release_timeout_ms
             effects.append(Send(slot.connection, ReleaseSlot(reason)))
         return effects
 
+    def _interrupt(self, job_id: str, slot_ids: tuple[str, ...]) -> list:
+        effects: list = []
+        for slot in self._named(job_id, slot_ids):
+            supervisor = self.supervisors.get((slot.lease, slot.task_index))
+            if supervisor is not None:
+                effects.append(Send(supervisor.connection, InterruptSlot(slot.slot_id, slot.pid)))
+        return effects
+
     def _kill(self, job_id: str, slot_ids: tuple[str, ...], reason: str) -> list:
         effects: list = []
-        for slot_id in slot_ids:
-            slot = self.slots.get(slot_id)
-            if slot is not None and slot.job_id == job_id:
-                effects += self._kill_process(slot, reason)
+        for slot in self._named(job_id, slot_ids):
+            effects += self._kill_process(slot, reason)
         return effects
+
+    def _named(self, job_id: str, slot_ids: tuple[str, ...]) -> list[Slot]:
+        """Those of ``slot_ids`` that the job still holds."""
+        known = [self.slots[slot_id] for slot_id in slot_ids if slot_id in self.slots]
+        return [slot for slot in known if slot.job_id == job_id]
 
     def _kill_process(self, slot: Slot, reason: str) -> list:
         supervisor = self.supervisors.get((slot.lease, slot.task_index))
@@ -513,6 +558,7 @@ class ResourceManager:
             assert (slot.address is not None) == (slot.connection is not None), slot
             timed = slot.state in (SlotState.MISSING, SlotState.RELEASED)
             assert (slot.deadline_ms is not None) == timed, slot
+            assert (slot.pid is None) == (slot.state in (SlotState.EXPECTED, SlotState.LOST)), slot
             if slot.connection is not None:
                 connections.append(slot.connection)
         assert len(connections) == len(set(connections)), "a connection serves two"

@@ -13,6 +13,7 @@ Way of a job attempt, as seen by one slot::
                            <-          TaskStateChanged CANCELED for each
       ReleaseSlot          ->            the job is over; the process ends with exit code 0, and its
                                          supervisor starts a fresh one, which registers anew
+                           <-          SlotFailed whenever the process ends otherwise and can still say so
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ PROTOCOL_VERSION = 1
 @dataclass(frozen=True)
 class RegisterSupervisor:
     """First message of a supervisor.  ``lease`` names the launch; one registration a
-    (lease, task_index) wins."""
+    (lease, task_index) wins.  ``host`` and ``executor_id`` ("" where there is none) are for people."""
 
     lease: str
     task_index: int
@@ -45,18 +46,21 @@ class RegisterSupervisor:
     pid: int
     slot_ids: tuple[str, ...]
     protocol_version: int = PROTOCOL_VERSION
+    executor_id: str = ""
 
 
 @dataclass(frozen=True)
 class SlotReport:
     """State of one slot process as its supervisor sees it.  ``progress_age_ms``: since the mailbox
-    loop last turned; ``exit_status`` of the process that has just ended, else None."""
+    loop last turned; ``exit_status`` of the process that has just ended (negative: of that signal), else
+    None; ``ended_by_supervisor``: it has killed that process."""
 
     slot_id: str
     pid: int
     progress_age_ms: int
     exit_status: Optional[int] = None
     detail: str = ""
+    ended_by_supervisor: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,14 @@ class StopSupervisor:
     """End the slots in order and return, which ends the Spark task."""
 
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class InterruptSlot:
+    """Raise TaskCancelled in the user code that process ``pid`` of the slot runs, if it runs any."""
+
+    slot_id: str
+    pid: int
 
 
 @dataclass(frozen=True)
@@ -155,7 +167,8 @@ class TaskStateChanged:
 
 @dataclass(frozen=True)
 class SlotFailed:
-    """Something outside a task failed in the slot (a peer's connection, an internal error)."""
+    """Something outside a task failed in the slot (a peer's connection, an internal error), or its process
+    is about to end while tasks run: then this says why, before they become CANCELED."""
 
     slot_id: str
     job_id: str

@@ -13,6 +13,9 @@ from typing import Any, Union
 MAX_WATERMARK_MS = 2**63 - 1  # "no more event time": sent at the end of a bounded input
 MIN_WATERMARK_MS = -(2**63)  # before the first watermark
 
+#: What one frame between two slots carries at most, and so a record: it goes in one piece.
+FRAME_PAYLOAD_BYTES_MAX = 1 << 30
+
 
 class RowBatch:
     """Records as Python objects.

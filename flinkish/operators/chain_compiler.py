@@ -26,7 +26,6 @@ from flinkish.operators.node import Node, Target
 from flinkish.operators.operator import Item
 from flinkish.operators.sink import SinkFunctionOperator, SinkWriterOperator
 from flinkish.operators.source import SourceOperator
-from flinkish.operators.user_errors import user_error
 
 
 class CompiledChain:
@@ -74,8 +73,10 @@ class CompiledChain:
         blame = self._code.blame_of(line)
         if blame is None:
             return error
+        if blame.results in variables:
+            found = blame.operator.explain_results(found, variables[blame.results], blame.function)
         record = (variables[blame.record],) if blame.record in variables else ()
-        return user_error(found, blame.operator.name, self._chain.environment, blame.role, *record)
+        return blame.operator.error(found, *record, role=blame.role)
 
 
 def compile_chain(chain: Any) -> CompiledChain:

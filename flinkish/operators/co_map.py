@@ -40,8 +40,9 @@ class CoStreamFlatMap(RuntimeOperator):
     def process_element(self, value, timestamp, input_index=0):
         if self.needs_key:
             self.select_key(value, input_index)
-        results = self.call(self.flat_maps[input_index], value, record=value)
-        for result in self.iterate(results, value):
+        flat_map = self.flat_maps[input_index]
+        results = self.call(flat_map, value, record=value)
+        for result in self.iterate(results, value, function=flat_map):
             yield from self.output.expand()
             yield from self.output.emit(result, timestamp)
 

@@ -76,11 +76,14 @@ _file_numbers = itertools.count(1)
 @dataclass(frozen=True)
 class Blame:
     """Whose code runs in a line: ``operator`` (anything with a ``name``), what it does there (empty:
-    the operator's own function) and the variable that holds the record."""
+    the operator's own function) and the variable that holds the record.  Where a line iterates over
+    what ``function`` returned, ``results`` is the variable with that."""
 
     operator: Any
     role: str = ""
     record: Optional[str] = None
+    results: Optional[str] = None
+    function: Any = None
 
 
 @dataclass

@@ -11,6 +11,7 @@ from flinkish.operators.operator import RuntimeOperator
 
 class StreamFlatMap(RuntimeOperator):
     expanding = True
+    function_role = "flat_map"
 
     def __init__(self, spec, environment):
         super().__init__(spec, environment)
@@ -20,7 +21,7 @@ class StreamFlatMap(RuntimeOperator):
         if self.needs_key:
             self.select_key(value, input_index)
         results = self.call(self.flat_map, value, record=value)
-        for result in self.iterate(results, value):
+        for result in self.iterate(results, value, function=self.flat_map):
             yield from self.output.expand()
             yield from self.output.emit(result, timestamp)
 
@@ -35,16 +36,16 @@ class StreamFlatMap(RuntimeOperator):
 def results_block(code, operator, function, arguments, record):
     """The loop over what ``function(arguments)`` returns; gives the variable of one result.  None
     stands for no result.  A generator function never returns None, so it needs no test."""
-    blame = Blame(operator, record=record)
     call = f"{code.bind(operator.name, function)}({arguments})"
     result = code.variable("v")
     if inspect.isgeneratorfunction(function):
-        with code.expanding_block(f"for {result} in {call}:", blame):
+        with code.expanding_block(f"for {result} in {call}:", Blame(operator, record=record)):
             yield result
         return
     results = code.variable("results")
     with code.blame(operator, record=record):
         code.line(f"{results} = {call}")
+    blame = Blame(operator, record=record, results=results, function=function)
     with code.block(f"if {results} is not None:"):
         with code.expanding_block(f"for {result} in {results}:", blame):
             yield result

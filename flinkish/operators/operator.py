@@ -17,10 +17,11 @@ from flinkish.datastream.function_adapters import (
     CallableKeyedProcessFunction,
     CallableProcessFunction,
     CallableWindowFunction,
+    function_place,
 )
 from flinkish.datastream.functions import Function, ReduceFunctionWrapper
 from flinkish.datastream.output_tag import OutputTag
-from flinkish.errors import InvalidJobError
+from flinkish.errors import InvalidJobError, UserError, UserFunctionError
 from flinkish.graph.job_graph import ChainedOperator
 from flinkish.messages.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from flinkish.operators.codegen import CodeWriter
@@ -60,6 +61,8 @@ class RuntimeOperator:
     tagged_results = False
     #: `fire` can have output.
     fires = False
+    #: What the API calls a plain callable in this place.
+    function_role = "the function"
 
     def __init__(self, spec: ChainedOperator, environment: TaskEnvironment):
         self.spec = spec
@@ -207,19 +210,54 @@ class RuntimeOperator:
         except (Exception, SystemExit) as error:
             raise self.error(error, record, role) from error
 
-    def iterate(self, results: Optional[Iterable[Any]], record: Any = _END, role: str = "") -> Iterator[Any]:
-        """What user code returned, one by one; it may be a generator, which runs here."""
+    def iterate(
+        self,
+        results: Optional[Iterable[Any]],
+        record: Any = _END,
+        role: str = "",
+        function: Any = None,
+    ) -> Iterator[Any]:
+        """What user code returned, one by one; it may be a generator, which runs here.
+
+        Args:
+            function: that returned it; None: the one of ``role``, or the window function."""
         if results is None:
             return
         try:
             for result in results:
                 yield result
         except (Exception, SystemExit) as error:
-            raise self.error(error, record, role) from error
+            if function is None:
+                function = getattr(self, role or "window_function", None) or self.spec.operator.function
+            explained = self.explain_results(error, results, function)
+            raise self.error(explained, record, role) from error
+
+    def explain_results(self, error: BaseException, results: Any, function: Any) -> BaseException:
+        """``error`` of iterating over ``results``; when these cannot be iterated over, a TypeError that
+        names the function which returned them: no line of it is in the traceback."""
+        iterable = hasattr(type(results), "__iter__") or hasattr(type(results), "__getitem__")
+        if iterable or not isinstance(error, TypeError):
+            return error
+        name, place = function_place(function)
+        role = self.function_role
+        if isinstance(getattr(function, "__self__", None), Function):
+            role = function.__name__
+        return TypeError(
+            f"{error}: {role} must return an iterable or yield: return [x] "
+            f"({', '.join(filter(None, (name, place)))})"
+        )
 
     def error(self, error: BaseException, record: Any = _END, role: str = "") -> BaseException:
+        """What to raise for ``error`` of user code in this operator."""
         records = () if record is _END else (record,)
-        return user_error(error, self.name, self.environment, role, *records)
+        found = user_error(error, self.name, self.environment, role, *records)
+        if type(found) is UserFunctionError or not isinstance(found, UserError) or "operator" in found.fields:
+            return found
+        # A connector's refusal of a record or an option says everything but whose it is.
+        subtask = f"{self.environment.subtask_index} of {self.environment.parallelism}"
+        where = ", ".join(filter(None, (f'operator "{self.name}", subtask {subtask}', found.where)))
+        fields = {**found.fields, "operator": self.name}
+        return type(found)(found.what, where=where, why=found.why, do=found.do, **fields)
 
 
 class KeyedOperator(RuntimeOperator):

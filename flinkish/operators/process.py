@@ -56,13 +56,14 @@ class ProcessOperatorBase(RuntimeOperator):
     expanding = True
     keeps_emitted = True
     tagged_results = True
+    function_role = "process"
     context: Any
 
     def process(self, function, value, timestamp):
         """The reference: one call of a process function for a record."""
         self.context.time = timestamp
         results = self.call(function, value, self.context, record=value)
-        for result in self.iterate(results, value):
+        for result in self.iterate(results, value, function=function):
             yield from self.output.expand()
             yield from self.output.result(result, timestamp)
 

@@ -24,9 +24,10 @@ from collections import deque
 from typing import Any, Callable, Iterable, Optional, Union
 
 from flinkish.errors import AuthenticationError, ConnectionLostError, InternalError
+from flinkish.messages.elements import FRAME_PAYLOAD_BYTES_MAX
 from flinkish.shell.drop_log import DropLog
 from flinkish.shell.event_loop import EventLoop, TimerHandle
-from flinkish.shell.framing import DEFAULT_MAX_PAYLOAD, FrameDecoder, FrameTooLargeError, header
+from flinkish.shell.framing import FrameDecoder, FrameTooLargeError, header
 from flinkish.shell.handshake import (
     KIND_HELLO,
     KIND_PROOF,
@@ -85,7 +86,7 @@ class Connection:
         peer: str = "",
         connected: bool = True,
         handshake_timeout_ms: int = HANDSHAKE_TIMEOUT_MS,
-        max_payload: int = DEFAULT_MAX_PAYLOAD,
+        max_payload: int = FRAME_PAYLOAD_BYTES_MAX,
         on_ready: Optional[Callable[["Connection"], None]] = None,
         on_frame: Optional[Callable[["Connection", int, int, Any], None]] = None,
         on_message: Optional[Callable[["Connection", Any], None]] = None,
@@ -434,7 +435,7 @@ class Listener:
         port: int = 0,
         max_half_open: int = 256,
         handshake_timeout_ms: int = HANDSHAKE_TIMEOUT_MS,
-        max_payload: int = DEFAULT_MAX_PAYLOAD,
+        max_payload: int = FRAME_PAYLOAD_BYTES_MAX,
     ):
         self.on_connection = on_connection
         self.unix_path = unix_path
@@ -553,7 +554,7 @@ def connect(
     role: str,
     *,
     timeout_ms: int = HANDSHAKE_TIMEOUT_MS,
-    max_payload: int = DEFAULT_MAX_PAYLOAD,
+    max_payload: int = FRAME_PAYLOAD_BYTES_MAX,
     **callbacks: Any,
 ) -> Connection:
     """Start to connect; `on_ready` or `on_close` follows, within `timeout_ms`.

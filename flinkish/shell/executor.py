@@ -16,6 +16,7 @@ from typing import Any, Mapping, Optional, Protocol
 
 from flinkish.common import options
 from flinkish.common.job_client import JobClient
+from flinkish.common.notices import notify
 from flinkish.graph.execution_graph import slots_needed
 from flinkish.graph.job_graph_generator import create_job_graph
 from flinkish.graph.stream_graph import StreamGraph
@@ -104,7 +105,9 @@ def _session_cluster(needed: int, configuration: Mapping[str, Any], spark: Any) 
 
 
 def _spark(needed: int, configuration: Mapping[str, Any]) -> Any:
-    from spark_plugin.session import get_or_create_context
+    from spark_plugin.session import active_context, get_or_create_context
 
+    if active_context() is None:
+        notify("Starting Spark ...")
     per_task = options.read(configuration, options.NUM_TASK_SLOTS)
     return get_or_create_context(-(-needed // per_task), configuration)

@@ -84,6 +84,9 @@ class JobRuntime:
             job_graph,
             operators=tuple((op.operator_id, vertex.id) for vertex, op in operators),
             commits=bool(self._collectors),
+            cancellation_interval_ms=options.read(
+                self._configuration, options.TASK_CANCELLATION_INTERVAL
+            ),
             cancellation_timeout_ms=options.read(
                 self._configuration, options.TASK_CANCELLATION_TIMEOUT
             ),

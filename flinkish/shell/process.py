@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import re
 import secrets
 import signal
 import socket
@@ -12,7 +13,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from typing import Optional
+from typing import Mapping, Optional
 
 from flinkish.messages.launch import SlotLaunch
 
@@ -24,6 +25,7 @@ EXIT_JOB_MANAGER_UNREACHABLE = 72
 EXIT_JOB_MANAGER_LOST = 73
 EXIT_PARENT_LOST = 74
 EXIT_STOPPED = 75
+EXIT_TERMINATED = 76
 
 _EXIT_TEXTS = {
     EXIT_RELEASED: "released",
@@ -33,6 +35,7 @@ _EXIT_TEXTS = {
     EXIT_JOB_MANAGER_LOST: "lost the JobManager",
     EXIT_PARENT_LOST: "its supervisor was gone",
     EXIT_STOPPED: "stopped by its supervisor",
+    EXIT_TERMINATED: "told to end by SIGTERM, not by its supervisor",
 }
 
 _PR_SET_PDEATHSIG = 1
@@ -74,6 +77,21 @@ def die_with_parent() -> bool:
         return False
     libc = ctypes.CDLL(None, use_errno=True)
     return libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0
+
+
+def executor_id(environment: Mapping[str, str] = os.environ) -> str:
+    """Which executor of a cluster manager this process belongs to, "" if that is not said.
+
+    Spark tells a Python worker nothing of it, but what the executor was started with is inherited.
+
+    >>> executor_id({"SPARK_LOG_URL_STDERR": "http://h:8081/logPage/?appId=a&executorId=3&logType=stderr"})
+    '3'
+    """
+    known = environment.get("SPARK_EXECUTOR_ID", "")  # Kubernetes
+    if not known:
+        found = re.search(r"[?&]executorId=(\w+)", environment.get("SPARK_LOG_URL_STDERR", ""))  # standalone
+        known = found[1] if found else environment.get("CONTAINER_ID", "")  # YARN
+    return known
 
 
 def host_identity() -> str:
@@ -129,10 +147,11 @@ def anonymous_file(name: str) -> int:
 
 
 class ProgressPage:
-    """A shared page in which a slot notes when its loop turned last.
+    """A shared page in which a slot notes when its loop turned last, and its supervisor that it asks the slot
+    to end: so a slot can tell its supervisor's SIGTERM from anybody else's.
 
     The supervisor makes it (`ProgressPage.create`), the slot opens the descriptor that it has
-    inherited.  One aligned 8-byte word: written and read in one piece.
+    inherited.  Two aligned 8-byte words: each written and read in one piece.
     """
 
     def __init__(self, fd: int):
@@ -152,6 +171,12 @@ class ProgressPage:
     def last_ns(self) -> int:
         """`time.monotonic_ns` of the last mark, 0 before the first."""
         return self._words[0]
+
+    def ask_to_stop(self) -> None:
+        self._words[1] = 1
+
+    def stop_asked(self) -> bool:
+        return bool(self._words[1])
 
     def close(self) -> None:
         self._words.release()

@@ -8,7 +8,8 @@ Life::
 
 It ends early, and closes the operators before, when the supervisor says so (SIGTERM), when the
 supervisor is gone (its pipe closes; on Linux the kernel kills at once), when the JobManager is gone
-(connection closed, or silent for the heartbeat timeout), and on an error of its own.
+(connection closed, or silent for the heartbeat timeout), when anybody else sends it a SIGTERM, and on
+an error of its own.  If tasks run then, the JobManager is told why (SlotFailed) before they are closed.
 
 Started by `flinkish.shell.supervisor`, never by hand.
 """
@@ -23,12 +24,13 @@ import logging
 import os
 import pickle
 import signal
+import socket
 import sys
 import time
 import traceback
 from typing import Any, Optional
 
-from flinkish.errors import ConnectionLostError, FlinkishError, InternalError
+from flinkish.errors import ConnectionLostError, FlinkishError, InternalError, SlotLostError
 from flinkish.messages.control import (
     CancelTasks,
     DeployTasks,
@@ -48,6 +50,7 @@ from flinkish.shell.clock import SystemClock
 from flinkish.shell.connections import ROLE_JOB_MANAGER, Connection
 from flinkish.shell.event_loop import EventLoop
 from flinkish.shell.finding import wait_connected
+from flinkish.shell.interruption import interrupt_user_code
 from flinkish.shell.peer_connections import PeerConnections
 from flinkish.shell.process import (
     EXIT_INTERNAL_ERROR,
@@ -57,6 +60,7 @@ from flinkish.shell.process import (
     EXIT_REFUSED,
     EXIT_RELEASED,
     EXIT_STOPPED,
+    EXIT_TERMINATED,
     ProgressPage,
     SlotBlob,
     die_with_parent,
@@ -117,6 +121,7 @@ class SlotProcess:
         """Returns the exit code."""
         loop = self.loop
         signal.signal(signal.SIGTERM, self._on_terminate)
+        signal.signal(signal.SIGUSR2, interrupt_user_code)
         loop.register(self._parent_pipe, "r", self._on_parent_pipe)
         try:
             if self._register():
@@ -238,10 +243,22 @@ class SlotProcess:
             self._peers.close()
         self.loop.close()
 
-    def _finish(self, exit_code: int, reason: str) -> None:
-        if self.exit_code is None:
-            log.info("slot ends slot=%s code=%d reason=%r", self.slot_id, exit_code, reason)
-            self.exit_code = exit_code
+    def _finish(self, exit_code: int, reason: str, error: Optional[FlinkishError] = None) -> None:
+        """End after this turn.  ``error``: what the job is told if it still has tasks here, ahead of
+        operators that may be slow to close."""
+        if self.exit_code is not None:
+            return
+        log.info("slot ends slot=%s code=%d reason=%r", self.slot_id, exit_code, reason)
+        self.exit_code = exit_code
+        core, control = self._core, self._control
+        if error is not None and core is not None and not core.is_over and control is not None:
+            self._report_failure(error, None)
+            control.flush()
+
+    def _lost(self, why: str, do: str = "") -> SlotLostError:
+        job = "" if self._deployed is None else f"job {self._deployed.job_id}, "
+        where = f"{job}slot process {os.getpid()} on {socket.gethostname()}"
+        return SlotLostError(f"lost slot {self.slot_id}", where=where, why=why, do=do)
 
     def _broken(self, error: BaseException) -> None:
         """An error of this runtime: report it, then end, so that nothing broken is used again."""
@@ -253,12 +270,25 @@ class SlotProcess:
 
     def _on_terminate(self, signum: int, frame: Any) -> None:
         # A handler does not end the wait of the loop; a call does.
-        self.loop.call_soon_threadsafe(self._finish, EXIT_STOPPED, "stopped by its supervisor")
+        self.loop.call_soon_threadsafe(self._terminated)
+
+    def _terminated(self) -> None:
+        if self._progress.stop_asked():
+            error = self._lost("its supervisor has told it to end")
+            self._finish(EXIT_STOPPED, "stopped by its supervisor", error)
+            return
+        error = self._lost(
+            "its process was told to end by SIGTERM, and not by its supervisor: an out-of-memory daemon, "
+            "Kubernetes, systemd or a user does that",
+            "look at the log of that machine for who ended the process, and at its memory",
+        )
+        self._finish(EXIT_TERMINATED, "told to end by SIGTERM from outside", error)
 
     def _on_parent_pipe(self, readable: bool, writable: bool) -> None:
         if not os.read(self._parent_pipe, 4096):
             self.loop.unregister(self._parent_pipe)
-            self._finish(EXIT_PARENT_LOST, "the supervisor is gone")
+            error = self._lost("its supervisor is gone", "look at the executor's log")
+            self._finish(EXIT_PARENT_LOST, "the supervisor is gone", error)
 
     # ---- JobManager -----------------------------------------------------------------------------
 
@@ -274,7 +304,13 @@ class SlotProcess:
             self._control_heard_ns = now_ns
         silent_ms = (now_ns - self._control_heard_ns) // 1_000_000
         if silent_ms > self.launch.heartbeat_timeout_ms:
-            self._finish(EXIT_JOB_MANAGER_LOST, f"no heartbeat of the JobManager for {silent_ms} ms")
+            reason = f"no heartbeat of the JobManager for {silent_ms} ms"
+            error = ConnectionLostError(
+                f"slot {self.slot_id} has stopped by itself",
+                why=f"it no longer heard the JobManager: {reason}",
+                do="look for long pauses of the driver, or raise heartbeat.timeout",
+            )
+            self._finish(EXIT_JOB_MANAGER_LOST, reason, error)
         self.loop.call_later(self.launch.heartbeat_interval_ms, self._check_heartbeat)
 
     def _on_message(self, connection: Connection, message: Any) -> None:

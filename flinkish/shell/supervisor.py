@@ -3,6 +3,7 @@
 States of one slot's process::
 
     WAITING --backoff over--> RUNNING --exit--> WAITING        (exit code 0: no backoff)
+                                 | InterruptSlot: SIGUSR2, see `shell.interruption`
                                  | KillSlot: stacks are dumped, then SIGKILL
     any --stop--> SIGTERM --bounded--> SIGKILL --> reaped
 
@@ -18,6 +19,7 @@ import logging
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -26,6 +28,7 @@ from typing import Any, Callable, Optional
 from flinkish.errors import ConnectionLostError, ResourceError
 from flinkish.messages.control import (
     Heartbeat,
+    InterruptSlot,
     KillSlot,
     RegisterSupervisor,
     RegistrationRefused,
@@ -43,7 +46,7 @@ from flinkish.shell.process import (
     SlotBlob,
     anonymous_file,
     describe_exit,
-    host_identity,
+    executor_id,
 )
 
 log = logging.getLogger(__name__)
@@ -210,9 +213,10 @@ class Supervisor:
                 lease=launch.lease,
                 task_index=launch.task_index,
                 spark_attempt=self._spark_attempt,
-                host=host_identity(),
+                host=socket.gethostname(),
                 pid=os.getpid(),
                 slot_ids=launch.slot_ids,
+                executor_id=executor_id(),
             )
         )
         return True
@@ -225,6 +229,8 @@ class Supervisor:
                 self._end(reason or "stopped by the JobManager")
             case RegistrationRefused(reason):
                 self._end(f"refused by the JobManager: {reason}")
+            case InterruptSlot(slot_id, pid):
+                self._interrupt(slot_id, pid)
             case KillSlot(slot_id, reason):
                 self._kill(slot_id, reason)
             case _:
@@ -334,8 +340,10 @@ class Supervisor:
             lived_ms,
             detail,
         )
-        self._report(SlotReport(slot.slot_id, process.pid, 0, exit_status=status, detail=detail))
         killed = slot.kill_reason is not None
+        self._report(
+            SlotReport(slot.slot_id, process.pid, 0, status, detail, ended_by_supervisor=killed)
+        )
         slot.release()
         if self._reason is not None:
             return
@@ -352,6 +360,12 @@ class Supervisor:
         if slot.young_deaths > 1:
             delay_ms = min(_BACKOFF_MAX_MS, _BACKOFF_FIRST_MS * 2 ** min(16, slot.young_deaths - 2))
         slot.restart = self._loop.call_later(delay_ms, self._start, slot)
+
+    def _interrupt(self, slot_id: str, pid: int) -> None:
+        """Only the process that was meant: a younger one may not handle the signal yet."""
+        slot = self._slots.get(slot_id)
+        if slot is not None and slot.process is not None and slot.process.pid == pid:
+            slot.process.send_signal(signal.SIGUSR2)
 
     def _kill(self, slot_id: str, reason: str) -> None:
         slot = self._slots.get(slot_id)
@@ -385,7 +399,8 @@ class Supervisor:
     def _stop_slots(self) -> None:
         """SIGTERM, a bounded wait in which heartbeats still flow, then SIGKILL."""
         for slot in self._slots.values():
-            if slot.process is not None:
+            if slot.process is not None and slot.progress is not None:
+                slot.progress.ask_to_stop()
                 slot.process.terminate()
 
         def all_ended() -> bool:

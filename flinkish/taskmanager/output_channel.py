@@ -30,7 +30,9 @@ from typing import Any, Optional
 import numpy as np
 import pyarrow as pa
 
+from flinkish.errors import UserError
 from flinkish.messages.elements import (
+    FRAME_PAYLOAD_BYTES_MAX,
     Batch,
     ColumnBatch,
     ControlEvent,
@@ -334,11 +336,13 @@ class RemoteOutputChannel(OutputChannel):
     """To a subtask in another slot.
 
     A batch is pickled when it is sent, not before: until then it can grow.  While the peer's
-    connection holds more than ``max_pending_bytes``, nothing is sent to it.
+    connection holds more than ``max_pending_bytes``, nothing is sent to it.  A record that pickles to more
+    than ``payload_bytes_max`` is refused here, where the task that sent it can be named.
     """
 
     __slots__ = ("transport", "max_pending_bytes", "encoder")
     is_local = False
+    payload_bytes_max = FRAME_PAYLOAD_BYTES_MAX
 
     def __init__(
         self, channel_id, peer_subtask, peer_slot, ledger, sizer, transport, max_pending_bytes: int
@@ -357,6 +361,7 @@ class RemoteOutputChannel(OutputChannel):
     def _send_rows(self, values: list, timestamps: Optional[list]) -> int:
         sizer, total = self.sizer, len(values)
         count = min(total, sizer.records)
+        most = min(2 * FRAME_BYTES, self.payload_bytes_max)
         while True:
             if count == total:
                 payload = wire.encode_rows(values, timestamps)
@@ -365,10 +370,12 @@ class RemoteOutputChannel(OutputChannel):
                 payload = wire.encode_rows(values[:count], times)
             size = wire.payload_bytes(payload)
             sizer.observe(size, count)
-            if size <= 2 * FRAME_BYTES or count == 1:
+            if size <= most or count == 1:
                 break
             # The records are suddenly larger than any before: cut smaller and pickle again.
             count = max(1, min(count // 2, sizer.records))
+        if size > self.payload_bytes_max:
+            raise self._too_large(f"record of type {type(values[0]).__name__}", size)
         del values[:count]
         if timestamps is not None:
             del timestamps[:count]
@@ -380,9 +387,19 @@ class RemoteOutputChannel(OutputChannel):
 
     def _send_columns(self, batch: ColumnBatch) -> None:
         payload = self.encoder.encode(batch)
-        self.bytes_out += wire.payload_bytes(payload)
+        size = wire.payload_bytes(payload)
+        if size > self.payload_bytes_max:
+            raise self._too_large(f"batch of {len(batch)} rows of columns", size)
+        self.bytes_out += size
         self.ledger.take()
         self.transport.send(self.peer_slot, wire.COLUMNS, self.channel_id, payload)
+
+    def _too_large(self, what: str, size: int) -> UserError:
+        return UserError(
+            f"could not send a {what} to another slot",
+            why=f"it takes {size} bytes, the limit is {self.payload_bytes_max}: it is sent in one piece",
+            do="send smaller ones, or the place of the data (a path, a key) instead of the data",
+        )
 
     def _send_event(self, event: ControlEvent) -> None:
         payload = wire.encode_event(event)

@@ -23,7 +23,11 @@ import traceback
 from collections import deque
 from typing import Any, Callable, Iterator, Optional, Sequence
 
-from flinkish.common.user_traceback import format_user_traceback
+from flinkish.common.user_traceback import (
+    TRACEBACK_CHARACTERS_MAX,
+    format_user_traceback,
+    without_middle,
+)
 from flinkish.connectors.spi import InputStatus
 from flinkish.errors import (
     FlinkishError,
@@ -44,6 +48,7 @@ from flinkish.messages.elements import (
     Watermark,
     WatermarkStatus,
 )
+from flinkish.operators.user_errors import message_of
 from flinkish.taskmanager.backpressure import BACKPRESSURED, BUSY, IDLE, TaskTimes
 from flinkish.taskmanager.input_gate import InputGate
 from flinkish.taskmanager.record_writer import ChannelWriter
@@ -209,8 +214,8 @@ class Task:
         return InternalError(
             "a subtask failed",
             where=f'task "{self.name}"',
-            why=f"{type(error).__name__}: {error}",
-            traceback_text=text,
+            why=f"{type(error).__name__}: {message_of(error)}",
+            traceback_text=without_middle(text, TRACEBACK_CHARACTERS_MAX),
         )
 
     def _raised_by_user_code(self, error: BaseException) -> UserFunctionError:
@@ -223,7 +228,7 @@ class Task:
             operator=self.descriptor.task_name,
             subtask=index,
             exception_type=type(error).__qualname__,
-            exception_message=str(error),
+            exception_message=message_of(error),
         )
         failure.__cause__ = error  # for who runs tasks in the test's own process
         return failure
@@ -484,8 +489,11 @@ class Task:
 
     def move_outputs(self) -> None:
         """Between turns: what credits allow now, also of a subtask that has stopped."""
-        if self._unsent if self.times.state != BUSY else not self._has_room():
-            self._flush_writers()
+        try:
+            if self._unsent if self.times.state != BUSY else not self._has_room():
+                self._flush_writers()
+        except BaseException as error:  # a record that cannot be sent is this subtask's failure
+            self._end_with(error)
 
     def _finish(self) -> None:
         error: Optional[BaseException] = None
@@ -510,6 +518,8 @@ class Task:
 
     def wants_turn(self) -> bool:
         """Whether a turn now would go on with something."""
+        if self.state != "RUNNING":
+            return False
         if self._operator_events:
             return True
         if self._draining:

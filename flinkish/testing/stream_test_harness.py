@@ -114,7 +114,7 @@ class StreamTestHarness:
                     why=f"build returned a {type(result).__name__}, not a stream",
                     do="return the stream to look at, or a list of several, without a sink",
                 )
-        #: One list per stream that ``build`` returned: StreamRecord, Watermark, WatermarkStatus.
+        #: One list per stream that ``build`` returned: StreamRecord and Watermark.
         self.outputs: list[list] = [[] for _ in results]
         self._side_outputs: dict[str, list] = {}
         for index, stream in enumerate(results):

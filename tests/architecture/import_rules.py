@@ -62,8 +62,6 @@ LATE: dict[tuple[str, str], str] = {
         "print() and execute_and_collect() make the built-in sinks",
     ("flinkish/shell/executor.py", "spark_plugin"):
         "execution.target says Spark; the MiniCluster must run without it",
-    ("flinkish/errors.py", "flinkish.common.uncaught_errors"):
-        "a notebook asks an error how it is shown",
     ("flinkish/cli.py", "flinkish.shell.job_manager"):
         "the run command ends jobs that its script did not wait for, before it ends Spark",
     ("flinkish/cli.py", "spark_plugin"):

@@ -81,6 +81,7 @@ def test_run_starts_a_local_spark_and_leaves_nothing_running(run_python, tmp_pat
     done = run_python(*FLINKISH, "run", "-D", f"spark.app.name=mark-{tmp_path.name}", job, "--x", "1")
     assert done.returncode == 0, done.stderr
     assert printed(done.stdout) == SMALL_RESULT
+    assert done.stderr.splitlines()[0] == "Starting Spark ..."
     assert left_running(f"mark-{tmp_path.name}") == []
 
 
@@ -155,6 +156,39 @@ def test_a_missing_script_and_a_wrong_setting_are_refused(run_python, tmp_path):
     assert wrong.returncode == 1 and "KEY=VALUE" in wrong.stderr
 
 
+def test_an_unknown_master_is_refused_before_java_starts(run_python, tmp_path, path_without_java):
+    done = run_python(
+        *FLINKISH, "run", "--master", "minicluster", script(tmp_path, SMALL_JOB),
+        environ={"PATH": path_without_java, "JAVA_HOME": None},
+    )
+    assert done.returncode == 1
+    what, where, why, do = done.stderr.splitlines()
+    assert what == 'could not use "minicluster" as master' and where == "  where: --master"
+    assert why.startswith("  why: the known forms are local, ") and do == '  do: did you mean "mini-cluster"?'
+
+
+def test_wrong_settings_of_the_command_line_are_refused_before_java_starts(run_python, tmp_path, path_without_java):
+    job = script(tmp_path, SMALL_JOB)
+    for setting, text in (
+        ("flinkish.fusd-chains=2", 'do: did you mean "flinkish.fused-chains"?'),
+        ("taskmanager.numberOfTaskSlots=0", 'option "taskmanager.numberOfTaskSlots" cannot be'),
+        ("execution.runtime-mode=BATCH", "could not set the runtime mode to BATCH"),
+    ):
+        done = run_python(
+            *FLINKISH, "run", "-D", setting, job, environ={"PATH": path_without_java, "JAVA_HOME": None}
+        )
+        assert done.returncode == 1 and text in done.stderr
+        assert "Starting Spark" not in done.stderr
+
+
+def test_a_forgotten_execute_is_told(run_python, tmp_path):
+    forgotten = script(tmp_path, SMALL_JOB.replace("env.execute", "str"))
+    done = run_python(*FLINKISH, "run", forgotten)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.count("1 sink was added and never ran: call env.execute()") == 1
+    assert f"{forgotten}:" in done.stderr
+
+
 def test_version_names_what_is_installed(run_python):
     done = run_python(*FLINKISH, "version")
     assert done.returncode == 0
@@ -217,6 +251,23 @@ def test_demo_without_java_runs_on_the_mini_cluster_and_says_so(run_python, tmp_
     assert "328,521 flights departed, 8,255 were cancelled" in done.stdout
     assert done.stderr == ""
     assert left_running(str(tmp_path)) == []
+
+
+def test_a_second_demo_replaces_the_result_of_the_first_when_asked_to(run_python, tmp_path, path_without_java):
+    (tmp_path / "result" / "windows").mkdir(parents=True)
+    (tmp_path / "result" / "windows" / "part-0-0.parquet").write_text("an earlier result")
+    demo = (*FLINKISH, "demo", "--output", tmp_path / "result")
+    environ = {"PATH": path_without_java, "JAVA_HOME": None}
+    refused = run_python(*demo, environ=environ)
+    assert refused.returncode == 1 and "set overwrite" in refused.stderr
+    done = run_python(*demo, "--overwrite", environ=environ)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_demo_with_a_wrong_parallelism_leaves_no_folder(run_python, tmp_path):
+    done = run_python(*FLINKISH, "demo", "--parallelism", "0", environ={"TMPDIR": str(tmp_path)})
+    assert done.returncode == 1 and "it must be at least 1" in done.stderr
+    assert list(tmp_path.glob("flinkish-demo-*")) == []
 
 
 @pytest.mark.launch

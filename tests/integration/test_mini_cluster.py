@@ -3,7 +3,9 @@
 import logging.handlers
 import os
 import queue
+import re
 import signal
+import socket
 import threading
 import time
 
@@ -20,7 +22,7 @@ from flinkish.connectors.spi import (
     SplitEnumerator,
 )
 from flinkish.datastream import StreamExecutionEnvironment
-from flinkish.datastream.functions import KeyedProcessFunction, RuntimeContext
+from flinkish.datastream.functions import KeyedProcessFunction, MapFunction, RuntimeContext
 from flinkish.datastream.state import ValueStateDescriptor
 from flinkish.common.typeinfo import Types
 from flinkish.common.watermark_strategy import WatermarkStrategy
@@ -165,6 +167,40 @@ def test_a_running_job_is_cancelled_and_its_slots_come_back(cluster, collect, be
     with pytest.raises(JobCancelledError):
         client.wait()
     assert len(collect(word_count(cluster.get_execution_environment()))) == 12
+
+
+class Hangs(MapFunction):
+    """Rings, then never returns; rings again when it is closed."""
+
+    def __init__(self, bell, how):
+        self.bell, self.how = bell, how
+
+    def map(self, value):
+        self.bell.ring()
+        while self.how == "loops":
+            pass
+        if self.how == "reads a socket":
+            ours, _ = socket.socketpair()
+            ours.recv(1)
+        elif self.how == "sits in a regex":
+            re.match(r"(a+)+$", "a" * 64 + "b")
+        time.sleep(1_000)
+
+    def close(self):
+        self.bell.ring()
+
+
+@pytest.mark.parametrize("how", ["loops", "sleeps", "reads a socket", "sits in a regex"])
+def test_user_code_that_hangs_is_interrupted_and_closed_when_its_job_is_cancelled(cluster, bell, how):
+    env = cluster.get_execution_environment(
+        {"task.cancellation.interval": "100 ms", "task.cancellation.timeout": "0"}
+    )
+    env.from_collection([1]).map(Hangs(bell, how)).sink_to(DiscardingSink())
+    client = env.execute_async()
+    bell.wait()
+    client.cancel().result(30_000)
+    assert client.status is JobStatus.CANCELED
+    bell.wait()
 
 
 def test_a_slot_process_that_is_killed_fails_the_job_and_is_replaced(cluster, collect, bell):

@@ -145,6 +145,8 @@ class Script:
                 return ""
             case e.Send(connection, m.OperatorEvent() as event):
                 return f"-> {self.names[connection]}: {event.payload!r} for {event.operator_id}"
+            case e.Send(connection, m.InterruptSlot(slot, pid)):
+                return f"-> {self.names[connection]}: InterruptSlot {slot}, {pid}"
             case e.Send(connection, m.KillSlot(slot, reason)):
                 return f"-> {self.names[connection]}: KillSlot {slot}, {reason}"
             case e.Send(connection, m.ReleaseSlot(reason)):

@@ -8,13 +8,15 @@ from __future__ import annotations
 import abc
 import codecs
 import copy
+import re
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Optional, Sequence
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 from flinkish.connectors.files.file_system import FoundFile, open_file_system
 from flinkish.connectors.spi import SourceReader, SourceReaderContext, SourceSplit
 from flinkish.connectors.split_assignment import SequentialSplitReader
-from flinkish.errors import InvalidJobError, UserError
+from flinkish.errors import ExternalError, InvalidJobError, UserError
 
 _MIN_SPLIT_BYTES = 1024 * 1024
 _MAX_SPLIT_BYTES = 64 * 1024 * 1024
@@ -72,6 +74,29 @@ class StreamFormat(FileFormat):
 
 class BulkFormat(FileFormat):
     """PyFlink's name for formats that read many records at once."""
+
+
+# What Arrow says of bytes that are no such file; it has no class of its own for that, and a service that
+# does not answer raises OSError too.
+_BROKEN = re.compile(r"compress|inflate|corrupt|invalid|magic|thrift|unexpected end|0 bytes", re.IGNORECASE)
+
+
+@contextmanager
+def _naming(uri: str, kind: str, where: Callable[[], str]) -> Iterator[None]:
+    """Errors of reading say which file, and where in it.
+
+    Args:
+        kind: what the file should be.
+        where: called when reading fails.
+    """
+    try:
+        yield
+    except (OSError, ValueError) as error:  # Arrow's are of both families
+        cause = UserError if isinstance(error, ValueError) else ExternalError
+        do = ""
+        if getattr(error, "errno", None) is None and _BROKEN.search(str(error)):
+            cause, do = UserError, "write the file again, see whether it was copied in full and is named right"
+        raise cause(f"could not read {uri} as {kind}", where=where(), why=str(error), do=do) from error
 
 
 # ---- text ---------------------------------------------------------------------------------------
@@ -143,6 +168,7 @@ class _TextReader(SequentialSplitReader[str, FileSplit]):
         super().__init__(context)
         self._charset, self._errors = charset, errors
         self._file: Any = None
+        self._kind = "text"
         self._rest = b""  # bytes that were read behind the last whole line
         self._offset = 0  # of the block in ``_lines``
         self._next_offset = 0  # of ``_rest``
@@ -155,6 +181,7 @@ class _TextReader(SequentialSplitReader[str, FileSplit]):
         compression = _compression(split.uri)
         self._rest, self._lines, self._next, self._at_end = b"", [], 0, False
         offset = split.position
+        self._kind = f"{compression} text" if compression else "text"
         if compression:
             self._file = system.open_input_stream(path, compression=compression)
             self._skip_bytes(offset)
@@ -171,17 +198,23 @@ class _TextReader(SequentialSplitReader[str, FileSplit]):
             self._load_block()
             self._next = split.skip
 
+    def _read_from(self, offset: int, count: int = _BLOCK_BYTES) -> bytes:
+        """The next bytes; ``offset`` is where they stand in the (uncompressed) text."""
+        with _naming(self._current.uri, self._kind, lambda: f"byte {offset} or later"):
+            return self._file.read(count)
+
     def _skip_bytes(self, count: int) -> None:
-        while count > 0:
-            data = self._file.read(min(count, _BLOCK_BYTES))
+        skipped = 0
+        while skipped < count:
+            data = self._read_from(skipped, min(count - skipped, _BLOCK_BYTES))
             if not data:
                 break
-            count -= len(data)
+            skipped += len(data)
 
     def _behind_line_end(self, offset: int) -> int:
         self._file.seek(offset)
         while True:
-            data = self._file.read(_BLOCK_BYTES)
+            data = self._read_from(offset)
             if not data:
                 return offset
             end = data.find(b"\n")
@@ -204,7 +237,7 @@ class _TextReader(SequentialSplitReader[str, FileSplit]):
             end = data.rfind(b"\n", searched)
             if end >= 0:
                 break
-            more = self._file.read(_BLOCK_BYTES)
+            more = self._read_from(self._offset + len(data))
             if not more:
                 self._at_end = True
                 break
@@ -294,7 +327,8 @@ class ParquetFormat(BulkFormat):
         for file in files:
             system, path = open_file_system(file.uri)
             with system.open_input_file(path) as handle:
-                parquet = pq.ParquetFile(handle)
+                with _naming(file.uri, "Parquet", lambda: "its footer"):
+                    parquet = pq.ParquetFile(handle)
                 schema = self._selected(parquet.schema_arrow, file.uri)
                 groups = parquet.metadata.num_row_groups
             if expected is None:
@@ -350,7 +384,9 @@ class _ParquetReader(SequentialSplitReader[Any, FileSplit]):
         import pyarrow.parquet as pq
 
         system, path = open_file_system(split.uri)
-        self._file = pq.ParquetFile(system.open_input_file(path))
+        handle = system.open_input_file(path)
+        with _naming(split.uri, "Parquet", lambda: "its footer"):
+            self._file = pq.ParquetFile(handle)
         metadata = self._file.metadata
         groups = list(range(split.start, split.end))
         skip = split.skip
@@ -366,8 +402,13 @@ class _ParquetReader(SequentialSplitReader[Any, FileSplit]):
             self._next = min(skip, self._batch.num_rows)
             skip -= self._next
 
+    def _place(self) -> str:
+        split = self._current
+        return f"row groups {split.start} to {split.end - 1}, after {self._rows_given} rows of them"
+
     def _load(self) -> bool:
-        self._batch = next(self._batches, None)
+        with _naming(self._current.uri, "Parquet", self._place):
+            self._batch = next(self._batches, None)
         self._next = 0
         if self._batch is None:
             return False

@@ -85,7 +85,7 @@ def test_an_option_of_your_own_is_built_as_in_pyflink():
 
 def test_a_file_line_that_is_no_pair_is_refused_with_its_number(tmp_path):
     path = tmp_path / "c.yaml"
-    path.write_text("a: 'x # y'\n# comment\nb: 2 # why\nnonsense\n")
+    path.write_text("a: 'x # y'\n# comment\nb: 2 # why\nc: d: e\n")
     with pytest.raises(ConfigurationError, match="line 4"):
         Configuration.from_file(path)
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from flinkish.common.uncaught_errors import fold_engine_frames
 from flinkish.errors import InternalError, InvalidJobError, UserFunctionError
 
 FAILS = """
@@ -50,6 +51,7 @@ def test_errors_of_others_are_shown_as_ever(run_python, script):
 
 
 def test_a_notebook_shows_the_same():
+    fold_engine_frames()
     error = UserFunctionError("operator failed", traceback_text="Traceback\n  boom\n")
     assert error._render_traceback_() == ["Traceback\n  boom\noperator failed"]
     assert InvalidJobError("no", why="because")._render_traceback_() == ["no\n  why: because"]

@@ -228,6 +228,7 @@ def test_records_that_do_not_fit_are_named(rows, reason):
     with pytest.raises(UserError) as caught:
         RowsToColumns(SCHEMA).convert(rows)
     assert reason in str(caught.value) and "record" in str(caught.value)
+    assert "the schema" in caught.value.do or "give tuples" in caught.value.do
 
 
 def test_null_in_a_field_that_is_never_null_is_refused():

@@ -1,4 +1,6 @@
+import bz2
 import datetime
+import errno
 import gzip
 
 import pyarrow as pa
@@ -7,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flinkish.connectors.files import formats
 from flinkish.connectors.files.file_source import (
     FileEnumeratorProvider,
     FileSource,
@@ -14,7 +17,7 @@ from flinkish.connectors.files.file_source import (
 )
 from flinkish.connectors.files.file_system import find_files
 from flinkish.connectors.files.formats import ParquetFormat, StreamFormat, TextLineFormat
-from flinkish.errors import InvalidJobError, UserError
+from flinkish.errors import ExternalError, InvalidJobError, UserError
 from flinkish.testing.spi_fakes import SourceRun
 from flinkish.testing.spi_suites import BoundedSourceSuite
 
@@ -110,6 +113,69 @@ def test_other_charsets_and_broken_bytes(tmp_path):
         read(FileSource(tmp_path / "latin"))
     assert "byte 2" in str(caught.value) and "latin" in str(caught.value)
     assert read(FileSource(tmp_path / "latin", errors="replace")) == ["gr\ufffdn"]
+
+
+LONG_TEXT = b"".join(b"%032d\n" % (i * 7_919**7) for i in range(40_000))
+
+
+@pytest.mark.parametrize(
+    "name, content, place",
+    [
+        ("cut.gz", gzip.compress(LONG_TEXT)[:-10_000], "byte "),
+        ("text.gz", LONG_TEXT, "byte 0 or later"),
+        ("text.bz2", LONG_TEXT, "byte 0 or later"),
+        ("cut.bz2", bz2.compress(LONG_TEXT)[:-10], "byte "),
+        ("text.zst", LONG_TEXT, "byte 0 or later"),
+        ("text.lz4", LONG_TEXT, "byte 0 or later"),
+    ],
+)
+def test_a_broken_compressed_file_is_named_with_the_place(tmp_path, name, content, place):
+    (tmp_path / "a.txt").write_text("fine\n")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        read(FileSource(tmp_path))
+    error = caught.value
+    assert f"{tmp_path}/{name} as " in error.what and error.where.startswith(place)
+    assert "compress" in error.why or "inflate" in error.why
+
+
+def test_a_file_system_that_fails_names_the_file_and_is_not_the_users_fault(tmp_path, monkeypatch):
+    class Broken:
+        def read(self, count):
+            raise OSError(errno.EIO, "Input/output error")
+
+        def seek(self, offset):
+            pass
+
+        def close(self):
+            pass
+
+    class System:
+        def open_input_file(self, path):
+            return Broken()
+
+    (tmp_path / "f").write_text("x\n")
+    monkeypatch.setattr(formats, "open_file_system", lambda uri: (System(), uri))
+    with pytest.raises(ExternalError, match="could not read .*/f as text"):
+        read(FileSource(tmp_path / "f"))
+
+
+def test_a_broken_parquet_file_is_named_with_the_place(tmp_path):
+    table = pa.table({"b": [f"x{i * 7_919}" for i in range(50_000)]})
+    path = tmp_path / "f.parquet"
+    pq.write_table(table, path, row_group_size=10_000)
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    for content, place in (
+        (whole[:middle], "its footer"),
+        (b"", "its footer"),
+        (whole[:middle] + b"\xff" * 4_000 + whole[middle + 4_000 :], "row groups 0 to 4, after "),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(UserError) as caught:
+            read(FileSource(path, format="parquet"))
+        error = caught.value
+        assert "f.parquet as Parquet" in error.what and error.where.startswith(place) and error.why
 
 
 def test_charsets_in_which_lines_cannot_be_found_are_refused():

@@ -1,5 +1,6 @@
 import select
 import socket
+import struct
 
 import pytest
 
@@ -74,6 +75,31 @@ def test_source_says_that_nobody_listens(server):
     with pytest.raises(ConnectionLostError, match="start the server first"):
         poll(reader, RecordingReaderOutput())
     reader.close()
+
+
+@pytest.mark.parametrize("data", [b"", b"one\ntw"])
+def test_a_connection_that_breaks_in_the_middle_is_not_told_to_start_the_server(server, data):
+    reader, output = open_reader(server), RecordingReaderOutput()
+    reader.poll_next(output)
+    peer, _ = server.accept()
+    if data:
+        peer.sendall(data)
+        poll(reader, output)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()  # by a reset
+    with pytest.raises(ConnectionLostError) as caught:
+        poll(reader, output)
+    error = caught.value
+    assert "ConnectionResetError" in error.why and "in the middle of the connection" in error.why
+    assert "start the server" not in error.do and "max_retries" in error.do
+    reader.close()
+
+
+def test_an_unknown_host_is_not_told_to_start_the_server():
+    source = SocketTextSource("no-such-host.invalid", 1)
+    with pytest.raises(ConnectionLostError) as caught:
+        source.create_reader(FakeReaderContext()).poll_next(RecordingReaderOutput())
+    assert caught.value.do == "see whether the name of the host is right"
 
 
 def test_source_with_retries_waits_by_an_interval(server):

@@ -1,19 +1,28 @@
+import collections
 import functools
+import operator
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from flinkish.datastream import StreamExecutionEnvironment
+from flinkish.datastream.function_adapters import function_place, keyed_process_function_of
 from flinkish.datastream.functions import (
     CoMapFunction,
     FilterFunction,
     FlatMapFunction,
+    KeyedProcessFunction,
     KeySelector,
     MapFunction,
+    ProcessFunction,
     ReduceFunction,
     SinkFunction,
 )
 from flinkish.datastream.window import TumblingEventTimeWindows
 from flinkish.errors import InvalidJobError
+
+WINDOW = TumblingEventTimeWindows.of(1_000)
 
 
 def explode(*values):
@@ -94,3 +103,102 @@ def test_what_gives_many_values_takes_generator_functions(stream):
     stream.flat_map(Many())
     stream.process(explode)
     stream.connect(stream).flat_map((explode, explode))
+
+
+# ---- parameters ---------------------------------------------------------------------------------
+
+
+def two(first, second):
+    return first
+
+
+class NoContext(ProcessFunction):
+    def process_element(self, value):
+        yield value
+
+
+class ShortTimer(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        yield value
+
+    def on_timer(self, timestamp):
+        yield timestamp
+
+
+class TwoCalled:
+    def __call__(self, first, second):
+        return first
+
+
+def decorated(function):
+    @functools.wraps(function)
+    def with_one_more(value):
+        return function(value, 1)
+
+    return with_one_more
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda s: s.map(two), "two"),
+        (lambda s: s.map(lambda x, y: 1), "<lambda>"),
+        (lambda s: s.map(TwoCalled()), "TwoCalled"),
+        (lambda s: s.map(functools.partial(two)), "two"),
+        (lambda s: s.filter(lambda: True), "<lambda>"),
+        (lambda s: s.flat_map(two), "two"),
+        (lambda s: s.process(lambda value: [value]), "<lambda>"),
+        (lambda s: s.process(NoContext()), "NoContext.process_element"),
+        (lambda s: s.key_by(two), "two"),
+        (lambda s: s.key_by(len).process(NoContext()), "NoContext.process_element"),
+        (lambda s: s.key_by(len).process(ShortTimer()), "ShortTimer.on_timer"),
+        (lambda s: s.key_by(len).reduce(lambda a: a), "<lambda>"),
+        (lambda s: s.key_by(len).window(WINDOW).apply(two), "two"),
+        (lambda s: s.partition_custom(lambda key: 0, len), "<lambda>"),
+        (lambda s: s.connect(s).map((len, two)), "two"),
+        (lambda s: s.connect(s).flat_map((two, len)), "two"),
+        (lambda s: s.add_sink(two), "two"),
+    ],
+)
+def test_a_function_with_other_parameters_is_refused_with_its_file_and_line(stream, call, name):
+    with pytest.raises(InvalidJobError, match="and its parameters are") as caught:
+        call(stream)
+    assert caught.value.what.endswith(f"() cannot use {name}")
+    assert caught.value.where.startswith(f'File "{__file__}", line ')
+    assert caught.value.do.startswith("give it the parameters (")
+
+
+@pytest.mark.parametrize(
+    "func",
+    [
+        str, int, dict, len, max, print, operator.itemgetter(0), operator.neg, np.sqrt, np.add, np.int64,
+        functools.partial(two, 1), functools.partial(two, second=2), lambda *values: values, decorated(two),
+        lambda x, y=2: x, lambda x, **options: x, functools.lru_cache(str), functools.lru_cache(len), "a".join,
+        [].append, collections.Counter, type("Named", (), {"__init__": lambda self, x: None}), Mock(),
+    ],
+)  # fmt: skip
+def test_what_can_be_called_with_one_argument_or_does_not_say_is_taken(stream, func):
+    stream.map(func)
+    stream.flat_map(func)
+    stream.filter(func)
+    stream.key_by(func)
+    stream.add_sink(func)
+
+
+def test_the_place_of_a_function_is_found_through_adapters():
+    def own(value, ctx):
+        return []
+
+    line = own.__code__.co_firstlineno
+    expected = ("own", f'File "{__file__}", line {line}')
+    assert function_place(own) == expected
+    assert function_place(functools.partial(own, 1)) == expected
+    assert function_place(keyed_process_function_of(own).process_element) == expected
+    name, place = function_place(keyed_process_function_of(NoContextNeeded()).process_element)
+    assert name == "NoContextNeeded.process_element" and place.startswith(f'File "{__file__}"')
+    assert function_place(str) == ("str", "")
+
+
+class NoContextNeeded(ProcessFunction):
+    def process_element(self, value, ctx=None):
+        yield value

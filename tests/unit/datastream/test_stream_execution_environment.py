@@ -153,6 +153,32 @@ def test_a_job_with_checkpointing_says_that_none_are_taken(env):
         env.execute()
 
 
+def test_a_job_with_a_restart_strategy_says_at_the_users_line_that_it_does_not_restart(env):
+    env.set_restart_strategy(RestartStrategies.fixed_delay_restart(3, 1_000))
+    env.from_collection([1]).print()
+    with pytest.warns(UserWarning, match="the job fails at the first failure") as warned:
+        env.execute()
+    assert [warning.filename for warning in warned] == [__file__]
+
+
+def test_mistyped_and_impossible_settings_are_found_before_the_job_is_submitted(env, cluster):
+    env.from_collection([1]).print()
+    for key, value in (
+        ("flinkish.fusd-chains", "false"),
+        ("taskmanager.numberOfTaskSlots", "0"),
+        ("execution.runtime-mode", "BATCH"),
+    ):
+        env.configuration.set_string(key, value)
+        with pytest.raises(InvalidJobError):
+            env.execute()
+        env.configuration.remove_config(key)
+    assert not cluster.jobs
+    env.configuration.set_string("paralelism.default", "2")
+    with pytest.warns(UserWarning, match='did you mean "parallelism.default"'):
+        env.execute()
+    assert len(cluster.jobs) == 1
+
+
 @pytest.mark.parametrize(
     "call",
     [

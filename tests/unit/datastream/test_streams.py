@@ -500,3 +500,35 @@ def test_a_sink_learns_the_declared_type_of_its_records(env, pairs):
     typed, untyped = pairs.print(), pairs.map(str).print()
     assert typed.transformation.operator.sink.record_type == pairs.get_type()
     assert untyped.transformation.operator.sink.record_type is None
+
+
+@pytest.mark.parametrize(
+    "name", ["reduce", "sum", "min", "max", "min_by", "max_by", "window", "count_window"]
+)
+def test_a_stream_without_a_key_says_that_the_method_needs_one(name):
+    stream = StreamExecutionEnvironment.get_execution_environment().from_collection([1])
+    assert not hasattr(stream, name) and not hasattr(stream.key_by(lambda v: v).map(str), name)
+    assert hasattr(stream.key_by(lambda v: v), name)
+    with pytest.raises(AttributeError) as caught:
+        getattr(stream, name)
+    assert str(caught.value) == (
+        f"DataStream has no {name}(): it needs a key; call key_by(...) first (map() and others drop the key)"
+    )
+
+
+def test_an_unknown_name_of_a_stream_is_pythons_own_error():
+    stream = StreamExecutionEnvironment.get_execution_environment().from_collection([1])
+    with pytest.raises(AttributeError, match="'DataStream' object has no attribute 'mapp'") as caught:
+        stream.mapp  # noqa: B018
+    assert (caught.value.name, caught.value.obj) == ("mapp", stream)
+    keyed = stream.key_by(lambda v: v)
+    with pytest.raises(AttributeError, match="'KeyedStream' object has no attribute '_repr_html_'"):
+        keyed._repr_html_  # noqa: B018
+
+
+def test_every_public_method_that_only_a_keyed_stream_has_is_told_apart():
+    from flinkish.datastream import data_stream
+    from flinkish.datastream.keyed_stream import KeyedStream
+
+    methods = {name for name, value in vars(KeyedStream).items() if callable(value) and name[0].islower()}
+    assert data_stream._NEEDS_KEY == {n for n in methods if not hasattr(data_stream.DataStream, n)}

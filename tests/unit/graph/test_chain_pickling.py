@@ -162,7 +162,7 @@ def test_checking_for_spark_imports_no_pyspark():
 
 
 _DRIVER = """
-import collections, dataclasses, enum, sys, threading
+import collections, dataclasses, enum, sys, threading, typing
 from flinkish.graph.chain_pickling import main_module_classes
 
 @dataclasses.dataclass
@@ -184,13 +184,16 @@ class Slots:
 class More(Slots):
     __slots__ = "b"
 
+class Named(typing.NamedTuple):
+    a: int
+
 class Bad:
     lock = threading.Lock()
 
 import cloudpickle
 classes = main_module_classes()
 with open(sys.argv[1], "wb") as file:
-    cloudpickle.dump((classes, cloudpickle.dumps(lambda: (Sub(1), Color.RED, Pair(1, 2), Slots(1), More(2)))), file)
+    cloudpickle.dump((classes, cloudpickle.dumps(lambda: (Sub(1), Color.RED, Pair(1, 2), Slots(1), More(2), Named(1)))), file)
 """
 
 _SLOT = """
@@ -199,10 +202,11 @@ classes, function = pickle.load(open(sys.argv[1], "rb"))
 classes = pickle.loads(classes)
 main = sys.modules["__main__"]
 vars(main).update(classes)
-sub, color, pair, slots, more = pickle.loads(function)()
+sub, color, pair, slots, more, named = pickle.loads(function)()
 assert not hasattr(slots, "__dict__") and not hasattr(more, "__dict__")
 more.b = 3
 assert type(more) is main.More and pickle.loads(pickle.dumps([slots, more]))[1].b == 3
+assert type(named) is main.Named and pickle.loads(pickle.dumps(named)) == named
 assert type(sub) is main.Sub and main.Sub.__mro__[1] is main.Base
 assert color is main.Color.RED and type(pair) is main.Pair
 assert pickle.loads(pickle.dumps([sub, color, pair])) == [sub, color, pair]
@@ -219,4 +223,4 @@ def test_classes_of_main_are_one_class_in_the_slot_whichever_pickle_brought_them
         ).stdout
 
     run("driver.py", _DRIVER)
-    assert run("slot.py", _SLOT) == "['Base', 'Color', 'More', 'Pair', 'Slots', 'Sub']\n"
+    assert run("slot.py", _SLOT) == "['Base', 'Color', 'More', 'Named', 'Pair', 'Slots', 'Sub']\n"

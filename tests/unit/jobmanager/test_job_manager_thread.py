@@ -61,7 +61,8 @@ class FakeSlots(Launcher):
         return connect(self.loop, address, launch.secret, ROLE_JOB_MANAGER, on_message=on_message)
 
     def on_supervisor(self, connection, message):
-        if isinstance(message, m.StopSupervisor):
+        # Who registers when all is being stopped is refused.
+        if isinstance(message, (m.StopSupervisor, m.RegistrationRefused)):
             connection.close()
             self.over = True
 

@@ -174,6 +174,21 @@ def test_a_task_that_fails_for_a_lost_connection_is_a_consequence_too():
     assert job.cause is boom
 
 
+def test_a_slot_that_ends_by_itself_gives_the_reason_and_its_tasks_only_say_that_they_ended():
+    job = running()
+    told = SlotLostError("lost slot s1", why="its process was told to end by SIGTERM")
+    step(job, FromSlot("s1", SlotFailed("s1", "j", 0, TaskFailure(told))))
+    for vertex, subtask in (("v", 1), ("w", 1), ("v", 0), ("w", 0)):
+        step(job, changed(vertex, subtask, "CANCELED"))
+    assert job.status is JobStatus.FAILED and job.cause is told
+
+
+def test_a_slot_that_ends_tasks_without_a_reason_is_not_given_one():
+    job = running()
+    step(job, changed("v", 1, "CANCELED"))
+    assert job.cause.why == "its slot has ended it and did not say why"
+
+
 def test_a_slot_that_cannot_build_its_tasks_needs_no_answer_to_the_cancel():
     job = master()
     job.start(0)

@@ -2,6 +2,7 @@ from flinkish.errors import ConnectionLostError, NotEnoughSlotsError, ResourceEr
 from flinkish.jobmanager.events import (
     CloseConnection,
     Disconnected,
+    InterruptSlots,
     KillSlots,
     LaunchEnded,
     Launched,
@@ -20,6 +21,7 @@ from flinkish.jobmanager.events import (
 )
 from flinkish.jobmanager.resource_manager import ResourceManager, SlotState
 from flinkish.messages.control import (
+    InterruptSlot,
     KillSlot,
     RegisterSlot,
     RegisterSupervisor,
@@ -138,6 +140,60 @@ def test_the_loss_of_a_slot_waits_for_the_exit_status_from_its_supervisor():
     assert isinstance(lost.error, SlotLostError) and "killed by signal 9" in lost.error.why
 
 
+def lost_with(exit_status, detail, **options):
+    manager = cluster(1)
+    step(manager, RequestSlots("a", "a", 1))
+    step(manager, Disconnected(0), 10)
+    report = SlotReport("s0", 0, 0, exit_status, detail, **options)
+    [lost] = step(manager, SupervisorReported(100, SupervisorHeartbeat((report,))), 20)
+    return lost.error
+
+
+def test_a_process_that_ends_with_code_0_under_a_job_was_ended_by_user_code():
+    error = lost_with(0, "exit code 0 (released)")
+    assert error.why == "user code or a C library has ended its process with exit code 0"
+    assert "os._exit" in error.do and "memory" not in error.do
+
+
+def test_only_a_kill_from_outside_hints_at_memory():
+    assert "out of memory" in lost_with(-9, "killed by signal 9").do
+    assert "memory" not in lost_with(-11, "killed by signal 11").do
+    assert "memory" not in lost_with(3, "exit code 3").do
+    assert "memory" not in lost_with(-9, "killed by the supervisor: hangs", ended_by_supervisor=True).do
+
+
+def test_a_lost_slot_and_a_lost_supervisor_are_named_by_host_executor_task_and_attempt():
+    manager = cluster(1)
+    step(manager, Disconnected(100))
+    message = RegisterSupervisor("L", 0, 2, "worker-7", 1, ("s0",), executor_id="4")
+    step(manager, SupervisorRegistered(200, message))
+    step(manager, SlotRegistered(5, register_slot("s0", pid=77)))
+    step(manager, RequestSlots("a", "a", 1))
+    step(manager, Disconnected(5), 10)
+    report = SupervisorHeartbeat((SlotReport("s0", 77, 0, 3, "exit code 3"),))
+    [lost] = step(manager, SupervisorReported(200, report), 20)
+    assert lost.error.where == "job a, slot process 77 on worker-7 (executor 4, task 0, attempt 2)"
+    step(manager, SlotRegistered(6, register_slot("s0", pid=78)))
+    step(manager, RequestSlots("b", "b", 1))
+    *_, lost = step(manager, Disconnected(200, "the peer closed the connection"), 30)
+    assert lost.error.why == (
+        "its supervisor on worker-7 (executor 4, task 0, attempt 2) is gone: the peer closed the connection"
+    )
+
+
+def test_a_slot_that_waits_for_a_process_has_no_pid():
+    manager = cluster(1)
+    assert manager.slots["s0"].pid == 0
+    step(manager, Disconnected(0))
+    assert manager.slots["s0"].state is SlotState.EXPECTED and manager.slots["s0"].pid is None
+    step(manager, SlotRegistered(5, register_slot("s0", pid=77)))
+    step(manager, RequestSlots("a", "a", 1))
+    step(manager, Disconnected(5))
+    assert manager.slots["s0"].state is SlotState.MISSING and manager.slots["s0"].pid == 77
+    step(manager, Tick(), 10_000)
+    assert manager.slots["s0"].pid is None
+
+
 def test_the_loss_of_a_slot_is_told_without_an_exit_status_after_a_while():
     manager = cluster(1, report_wait_ms=1_000)
     step(manager, RequestSlots("a", "a", 1))
@@ -216,6 +272,9 @@ def test_messages_reach_only_the_process_that_holds_the_slot_for_the_job():
     assert step(manager, SendToSlot("a", "s0", "hello")) == [Send(0, "hello")]
     assert step(manager, SendToSlot("b", "s0", "hello")) == []
     assert step(manager, KillSlots("a", ("s0",), "hangs")) == [Send(100, KillSlot("s0", "hangs"))]
+    pid = manager.slots["s0"].pid
+    assert step(manager, InterruptSlots("a", ("s0",))) == [Send(100, InterruptSlot("s0", pid))]
+    assert step(manager, InterruptSlots("b", ("s0",))) == []
     step(manager, Disconnected(0))
     assert step(manager, SendToSlot("a", "s0", "hello")) == []
 

@@ -1,5 +1,6 @@
 """What a chain does with records, watermarks and the clock; each test for both forms."""
 
+import functools
 import pickle
 from operator import attrgetter, itemgetter
 
@@ -13,6 +14,7 @@ from flinkish.common.watermark_strategy import WatermarkGenerator, WatermarkStra
 from flinkish.connectors.spi import Sink, SinkWriter
 from flinkish.datastream import functions as f
 from flinkish.datastream.fields import FieldSelector
+from flinkish.datastream.function_adapters import CallableCoFlatMapFunction, process_function_of
 from flinkish.datastream.output_tag import OutputTag
 from flinkish.datastream.state import ListStateDescriptor, ValueStateDescriptor
 from flinkish.datastream.time_domain import TimeDomain
@@ -774,6 +776,89 @@ def test_stop_iteration_inside_a_generator_of_the_users_names_operator_and_recor
 def test_a_result_that_cannot_be_iterated_is_the_users_error(fused):
     with pytest.raises(UserFunctionError, match=r"'int' object is not iterable(.|\n)*on record 'r'"):
         Chain(FlatMapOperator(lambda v: 5), fused=fused).rows(["r"])
+
+
+class Returns(f.ProcessFunction):
+    def process_element(self, value, ctx):
+        return 5
+
+
+class ReturnsWhenTimerFires(f.KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        ctx.timer_service().register_event_time_timer(1)
+
+    def on_timer(self, timestamp, ctx):
+        return 5
+
+
+def five(value):
+    return 5
+
+
+def test_a_result_that_cannot_be_iterated_names_the_function_with_file_and_line(fused):
+    cases = [
+        (FlatMapOperator(five), "flat_map", "five"),
+        (FlatMapOperator(functools.partial(five)), "flat_map", "five"),
+        (ProcessOperator(Returns()), "process_element", "Returns.process_element"),
+        (ProcessOperator(process_function_of(lambda v, ctx: 5)), "process", "<lambda>"),
+    ]
+    if fused:
+        cases.append((CoFlatMapOperator(CallableCoFlatMapFunction(five, five)), "flat_map1", "five"))
+    for operator, role, name in cases:
+        with pytest.raises(UserFunctionError) as caught:
+            Chain(operator, fused=fused).rows(["r"])
+        error = caught.value
+        says = f'{role} must return an iterable or yield: return [x] ({name}, File "{__file__}", line '
+        assert says in str(error)
+        assert error.fields["exception_type"] == "TypeError" and error.fields["record"] == "'r'"
+        assert "<flinkish chain" not in str(error)
+
+
+def test_a_timer_that_returns_what_cannot_be_iterated_names_its_function(fused):
+    chain = Chain((KeyedProcessOperator(ReturnsWhenTimerFires()), len), fused=fused)
+    chain.rows(["r"])
+    with pytest.raises(UserFunctionError, match="on_timer must return an iterable or yield") as caught:
+        chain.watermark(5)
+    assert f'(ReturnsWhenTimerFires.on_timer, File "{__file__}", line ' in str(caught.value)
+
+
+class RefusingWriter(SinkWriter):
+    def write(self, value, timestamp_ms, watermark_ms):
+        raise UserError("could not write a record", where="record 1", do="map() it")
+
+
+class RefusingBatchWriter(RefusingWriter):
+    def write_batch(self, values, timestamps_ms, watermark_ms):
+        self.write(values[0], None, watermark_ms)
+
+
+class RefusingSink(Sink):
+    def __init__(self, writer):
+        self.writer = writer
+
+    def create_writer(self, context):
+        return self.writer()
+
+
+@pytest.mark.parametrize("writer", [RefusingWriter, RefusingBatchWriter])
+def test_what_a_sink_refuses_names_the_sink(fused, writer):
+    chain = Chain(MapOperator(str), SinkOperator(RefusingSink(writer)), outputs=[], name="sink a", fused=fused)
+    with pytest.raises(UserError) as caught:
+        chain.rows([1])
+    error = caught.value
+    assert type(error) is UserError
+    assert (error.what, error.do) == ("could not write a record", "map() it")
+    assert error.where == 'operator "sink a", subtask 1 of 3, record 1'
+    assert pickle.loads(pickle.dumps(error)).fields == {"operator": "sink a"}
+
+
+def test_a_type_error_inside_of_an_iterator_stays_as_it_is(fused):
+    def breaks(value):
+        return map(lambda v: v + 1, [value])
+
+    with pytest.raises(UserFunctionError, match="can only concatenate str") as caught:
+        Chain(FlatMapOperator(breaks), fused=fused).rows(["r"])
+    assert "must return" not in str(caught.value)
 
 
 def test_sys_exit_in_user_code_does_not_end_the_slot(fused):

@@ -11,6 +11,7 @@ from flinkish.shell.process import (
     ProgressPage,
     SlotSocketPath,
     describe_exit,
+    executor_id,
     host_identity,
 )
 
@@ -33,6 +34,27 @@ def test_a_mark_of_a_child_shows_in_the_page_of_its_parent():
     assert started < page.last_ns() < time.monotonic_ns()
     page.close()
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_slot_can_tell_that_its_supervisor_asks_it_to_end():
+    page = ProgressPage.create()
+    page.mark()
+    assert not page.stop_asked()
+    page.ask_to_stop()
+    code = "import sys; from flinkish.shell.process import ProgressPage; print(ProgressPage(int(sys.argv[1])).stop_asked())"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code, str(page.fd)]
+    output = subprocess.run(command, pass_fds=(page.fd,), env=env, check=True, capture_output=True, text=True)
+    assert output.stdout.strip() == "True"
+    page.close()
+
+
+def test_the_executor_is_known_from_what_its_cluster_manager_has_set():
+    log_url = "http://host:8081/logPage/?appId=app-1&executorId=3&logType=stderr"
+    assert executor_id({"SPARK_LOG_URL_STDERR": log_url}) == "3"
+    assert executor_id({"SPARK_EXECUTOR_ID": "7", "SPARK_LOG_URL_STDERR": log_url}) == "7"
+    assert executor_id({"CONTAINER_ID": "container_1_01_000002"}) == "container_1_01_000002"
+    assert executor_id({}) == ""
 
 
 def test_two_processes_of_one_machine_and_user_have_the_same_host_name():

@@ -2,8 +2,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from flinkish.errors import UserError
 from flinkish.messages.elements import EndOfInput, RowBatch, Watermark, WatermarkStatus
+from flinkish.shell.framing import DEFAULT_MAX_PAYLOAD
 from flinkish.taskmanager.frame_sizer import FRAME_BYTES
+from flinkish.taskmanager.output_channel import RemoteOutputChannel
 
 
 def emit(channel, count, start=0):
@@ -196,3 +199,24 @@ def test_rows_and_columns_keep_their_order(ends):
     assert transport.sizes() == [1, 2, 2, 2]
     assert isinstance(transport.frames[0], RowBatch)
     assert channel.records_out == 7
+
+
+def test_a_record_above_the_limit_of_a_frame_is_refused_with_its_type_and_both_sizes(ends, monkeypatch):
+    monkeypatch.setattr(RemoteOutputChannel, "payload_bytes_max", 1_000)
+    channel, transport = ends.remote(records=1)
+    channel.append("x" * 900)
+    channel.pump(flush=True)
+    channel.append({"k": "x" * 1_000})
+    with pytest.raises(UserError) as caught:
+        channel.pump(flush=True)
+    assert caught.value.what == "could not send a record of type dict to another slot"
+    assert "the limit is 1000" in caught.value.why and transport.sizes() == [1]
+    channel, transport = ends.remote()
+    with pytest.raises(UserError, match="could not send a batch of 500 rows of columns"):
+        channel.add_columns(pa.record_batch({"n": list(range(500))}), None)
+        channel.pump(flush=True)
+    assert transport.sizes() == []
+
+
+def test_the_limit_of_a_frame_is_one_for_channels_and_connections():
+    assert RemoteOutputChannel.payload_bytes_max == DEFAULT_MAX_PAYLOAD

@@ -7,7 +7,13 @@ import pytest
 
 from flinkish.connectors.spi import InputStatus
 from flinkish.datastream import partitioners
-from flinkish.errors import InternalError, TaskCancelled, UnstableKeyError, UserFunctionError
+from flinkish.errors import (
+    InternalError,
+    TaskCancelled,
+    UnstableKeyError,
+    UserError,
+    UserFunctionError,
+)
 from flinkish.graph.job_graph import JobEdge, JobGraph, JobVertex, OutputEdge
 from flinkish.messages.elements import (
     MAX_WATERMARK_MS,
@@ -16,6 +22,7 @@ from flinkish.messages.elements import (
     WatermarkStatus,
 )
 from flinkish.taskmanager.backpressure import BACKPRESSURED, BUSY, IDLE
+from flinkish.taskmanager.output_channel import RemoteOutputChannel
 from flinkish.testing.scripted_chain import ChainScript, ScriptLog
 from flinkish.testing.simulated_slots import SimulatedSlots
 
@@ -292,6 +299,19 @@ def test_an_unstable_key_names_the_task():
     world.slots.run_until_quiet()
     (error,) = world.slots.failures.values()
     assert isinstance(error, UnstableKeyError) and "source (1/1)" in error.where
+
+
+@pytest.mark.parametrize("credits", [2, 1])
+def test_a_record_that_is_too_large_to_send_names_its_task_and_the_slot_goes_on(monkeypatch, credits):
+    """With one credit it is sent between two turns, when the credit comes back."""
+    monkeypatch.setattr(RemoteOutputChannel, "payload_bytes_max", 1_000)
+    graph = job(polls([RowBatch([1])], [RowBatch(["x" * 1_000])], [], []), apart=True)
+    world = World(graph, apart=True, credits=credits).start()
+    world.slots.run_until_quiet()
+    ((execution, error),) = world.slots.failures.items()
+    assert execution.vertex_id == "source" and isinstance(error, UserError)
+    assert error.where == 'task "source (1/1)"' and "record of type str" in error.what
+    assert world.tasks["sink"].state == "RUNNING"
 
 
 def test_a_cancelled_task_inside_user_code_is_canceled_not_failed():

@@ -1,0 +1,128 @@
+"""What is wrong with the settings of a job, before anything is launched.
+
+Refused are a known key with a value that it cannot have, an unknown key of our own (``flinkish.*``), and
+a mode that does not exist here.  What has no effect, and what is probably mistyped, gives a warning.
+Keys of the user's own, of Spark and of other parts of Flink are nobody's concern.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Any, Mapping, Optional
+
+from flinkish.common import options
+from flinkish.errors import ConfigurationError, InvalidJobError
+
+__all__ = ["batch_is_refused", "check_configuration", "check_master"]
+
+MINI_CLUSTER = "mini-cluster"
+_OWN = "flinkish."
+_NEAR = 0.85
+#: Keys of Flink's that look like a mistyped one of ours.
+_FLINK_KEYS = {
+    "execution.buffer-timeout.enabled",
+    "execution.checkpointing.async",
+    "state.backend.rocksdb.checkpoint.restore.threads",
+    "state.backend.rocksdb.log.dir",
+    "task.cancellation.timers.timeout",
+}
+_MASTER = re.compile(
+    r"local|local\[\s*(\*|\d+)\s*(,\s*\d+\s*)?\]|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]"
+    r"|spark://.+|yarn|k8s://.+"
+)
+_MASTERS = "local, local[N], local[*], local[N,F], local-cluster[N,CORES,MB], spark://..., yarn, k8s://..."
+
+
+def check_configuration(settings: Mapping[str, Any]) -> list[str]:
+    """Check the settings of a job.
+
+    Returns:
+        Warnings, one text each.
+    Raises:
+        InvalidJobError: they cannot work; mostly as a ConfigurationError.
+    """
+    suggestions = [text for key in sorted(settings) if (text := _check_key(key))]
+    values = {
+        key: option.read(settings)
+        for key, option in options.ALL_OPTIONS.items()
+        if option.text_in(settings) is not None
+    }
+    if values.get(options.EXECUTION_RUNTIME_MODE.key) == "BATCH":
+        raise batch_is_refused()
+    if options.SPARK_MASTER.key in values:
+        check_master(values[options.SPARK_MASTER.key], options.SPARK_MASTER.key)
+    unused = _unused_warning(values)
+    return suggestions if unused is None else [*suggestions, unused]
+
+
+def batch_is_refused() -> InvalidJobError:
+    """The error for the runtime mode BATCH."""
+    return InvalidJobError(
+        "could not set the runtime mode to BATCH",
+        why="only STREAMING runs; keyed operators emit a result for each record in it",
+        do="use STREAMING, which ends by itself on bounded input; for final results only, use a "
+        "window or a timer",
+    )
+
+
+def check_master(master: str, where: str) -> None:
+    """Refuse what is no Spark master.  ``where``: the option or key that says it.
+
+    Raises:
+        ConfigurationError: it has none of the known forms."""
+    if _MASTER.fullmatch(master.strip()):
+        return
+    on_command_line = where.startswith("-")
+    known = _MASTERS + (f", {MINI_CLUSTER}" if on_command_line else "")
+    near = difflib.get_close_matches(master.strip().lower(), [MINI_CLUSTER, "local", "yarn"], 1, 0.7)
+    if not near:
+        do = f"give one of {known}"
+    elif near == [MINI_CLUSTER] and not on_command_line:
+        do = f"set {options.EXECUTION_TARGET.key} to {MINI_CLUSTER}"
+    else:
+        do = f'did you mean "{near[0]}"?'
+    raise ConfigurationError(
+        f'could not use "{master}" as master', where=where, why=f"the known forms are {known}", do=do
+    )
+
+
+def _check_key(key: str) -> Optional[str]:
+    """A warning when the key is probably mistyped."""
+    if key in options.ALL_OPTIONS or key in _FLINK_KEYS or key.startswith("spark."):
+        return None
+    if any(option.kind == "map" and key.startswith(known + ".") for known, option in options.ALL_OPTIONS.items()):
+        return None
+    if not key.startswith(_OWN):
+        near = difflib.get_close_matches(key, options.ALL_OPTIONS, 1, _NEAR)
+        return f'the setting "{key}" has no effect; did you mean "{near[0]}"?' if near else None
+    own = [known for known in options.ALL_OPTIONS if known.startswith(_OWN)]
+    nearest = difflib.get_close_matches(key, own, 1, 0.0)[0]
+    do = f'did you mean "{nearest}"?'
+    if key.startswith("flinkish.spark."):
+        do += f' Settings of Spark go without "{_OWN}": {key[len(_OWN):]}'
+    raise ConfigurationError(
+        f'there is no setting "{key}"', why=f'keys that begin with "{_OWN}" are {", ".join(own)}', do=do
+    )
+
+
+def _unused_warning(values: Mapping[str, Any]) -> Optional[str]:
+    unused = [
+        key
+        for key, value in values.items()
+        if key in options.NOT_USED_YET and value != options.ALL_OPTIONS[key].default
+    ]
+    restart = options.RESTART_STRATEGY.key
+    if values.get(restart) == "none":  # that is what happens
+        unused.remove(restart)
+    if not unused:
+        return None
+    lines = [f"this version does not use {', '.join(unused)}"]
+    if options.CHECKPOINTING_INTERVAL.key in unused:
+        lines.append(
+            "checkpointing is enabled, but this version takes no checkpoints: a job that is started again "
+            "after a failure begins anew"
+        )
+    if restart in unused:
+        lines.append("this version does not restart; the job fails at the first failure")
+    return "\n  ".join(lines)

@@ -1,0 +1,157 @@
+import ast
+from pathlib import Path
+
+import pytest
+
+from flinkish.common import options
+from flinkish.common.configuration_check import check_configuration, check_master
+from flinkish.errors import ConfigurationError, InvalidJobError
+
+CHECKOUT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    "key, nearest",
+    [
+        ("flinkish.fusd-chains", 'did you mean "flinkish.fused-chains"?'),
+        ("flinkish.spark.mastr", 'did you mean "flinkish.spark.master"?'),
+        ("flinkish.spark.executor.memory", "spark.executor.memory"),
+        ("flinkish.launch-mode", "did you mean"),
+    ],
+)
+def test_an_unknown_key_of_our_own_is_refused_with_the_nearest_one(key, nearest):
+    with pytest.raises(ConfigurationError) as refused:
+        check_configuration({key: "2"})
+    assert key in refused.value.what and nearest in refused.value.do
+
+
+@pytest.mark.parametrize(
+    "key, nearest",
+    [
+        ("paralelism.default", "parallelism.default"),
+        ("taskmanager.numberOfTaskSlot", "taskmanager.numberOfTaskSlots"),
+        ("execution.bufer-timeout", "execution.buffer-timeout"),
+        ("restart-strategy", "restart-strategy.type"),
+    ],
+)
+def test_a_key_that_is_nearly_a_known_one_gives_a_suggestion(key, nearest):
+    assert check_configuration({key: "2"}) == [
+        f'the setting "{key}" has no effect; did you mean "{nearest}"?'
+    ]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "my.key", "spark.executor.memory", "spark.app.name", "taskmanager.memory.process.size", "state.checkpoints.dir",
+        "python.executable", "task.cancellation.timers.timeout", "execution.checkpointing.num-retained",
+        "pipeline.jars", "pipeline.global-job-parameters.day", "metrics.latency.granularity", "rest.port",
+    ],
+)  # fmt: skip
+def test_keys_of_the_user_of_spark_and_of_flink_stay_silent(key):
+    assert check_configuration({key: "x"}) == []
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("taskmanager.numberOfTaskSlots", "0"),
+        ("taskmanager.network.max-pending-bytes", "lots"),
+        ("heartbeat.interval", "0"),
+        ("slot.request.timeout", "soon"),
+        ("execution.target", "moon"),
+        ("flinkish.fused-chains", "perhaps"),
+        ("state.backend.rocksdb.checkpoint.transfer.thread.num", "0"),
+    ],
+)
+def test_a_value_that_any_known_option_cannot_have_is_refused(key, value):
+    with pytest.raises(ConfigurationError, match=key):
+        check_configuration({key: value})
+
+
+def test_the_mode_batch_is_refused():
+    with pytest.raises(InvalidJobError, match="runtime mode to BATCH"):
+        check_configuration({"execution.runtime-mode": "BATCH"})
+
+
+def test_the_defaults_give_no_warning():
+    defaults = {key: option.default_text() for key, option in options.ALL_OPTIONS.items() if option.has_default_value()}
+    assert check_configuration(defaults) == []
+    assert check_configuration({}) == []
+    assert check_configuration({"restart-strategy.type": "none"}) == []
+
+
+def test_what_is_stored_and_not_used_gives_one_warning():
+    (warning,) = check_configuration(
+        {
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": "3",
+            "execution.checkpointing.interval": "10 s",
+            "metrics.latency.interval": "0",
+        }
+    )
+    first, checkpoints, restarts = warning.split("\n  ")
+    assert first == (
+        "this version does not use execution.checkpointing.interval, restart-strategy.type, "
+        "restart-strategy.fixed-delay.attempts"
+    )
+    assert "takes no checkpoints" in checkpoints
+    assert restarts == "this version does not restart; the job fails at the first failure"
+    (warning,) = check_configuration({"metrics.latency.interval": "1 s"})
+    assert warning == "this version does not use metrics.latency.interval"
+
+
+def test_exactly_the_options_that_nothing_reads_are_marked_as_not_used():
+    setters = {
+        "common/options.py", "common/execution_config.py", "common/restart_strategy.py",
+        "common/configuration_check.py", "datastream/checkpoint_config.py", "datastream/checkpoint_storage.py",
+        "datastream/state_backend.py", "datastream/stream_execution_environment.py",
+    }  # fmt: skip
+    without_reader = {
+        "EXECUTION_RUNTIME_MODE",  # checked on submission
+        "PIPELINE_CLOSURE_CLEANER",  # there is nothing to clean
+        "SPARK_MASTER",  # read by its key in spark_plugin.session
+    }
+    files = [*(CHECKOUT / "flinkish").rglob("*.py"), *(CHECKOUT / "spark_plugin").rglob("*.py")]
+    read = {
+        node.attr
+        for file in files
+        if not any(file.as_posix().endswith("flinkish/" + setter) for setter in setters)
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute)
+    }
+    names = {name: value.key for name, value in vars(options).items() if isinstance(value, options.ConfigOption)}
+    assert set(names.values()) == set(options.ALL_OPTIONS)
+    unread = {key for name, key in names.items() if name not in read | without_reader}
+    assert unread == options.NOT_USED_YET
+    for key, option in options.ALL_OPTIONS.items():
+        assert option.description.endswith("Not used yet.") == (key in unread), key
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["local", "local[4]", "local[*]", "local[2,3]", "local[*, 3]", "local-cluster[2,1,1024]", "spark://h:7077", "yarn",
+     "k8s://https://h:6443"],
+)  # fmt: skip
+def test_the_known_forms_of_a_master_pass(master):
+    check_master(master, "--master")
+    assert check_configuration({"flinkish.spark.master": master}) == []
+
+
+@pytest.mark.parametrize(
+    "master, where, do",
+    [
+        ("minicluster", "--master", 'did you mean "mini-cluster"?'),
+        ("mini_cluster", "flinkish.spark.master", "set execution.target to mini-cluster"),
+        ("mini-cluster", "flinkish.spark.master", "set execution.target to mini-cluster"),
+        ("foo", "--master", "give one of local, "),
+        ("local[x]", "--master", "did you mean"),
+        ("Yarn", "--master", 'did you mean "yarn"?'),
+    ],
+)
+def test_other_masters_are_refused_with_a_suggestion(master, where, do):
+    with pytest.raises(ConfigurationError) as refused:
+        check_master(master, where)
+    error = refused.value
+    assert f'"{master}"' in error.what and error.where == where and error.why
+    assert error.do.startswith(do)
