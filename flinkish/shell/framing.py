@@ -15,13 +15,13 @@ from __future__ import annotations
 import struct
 from typing import Iterator, Union
 
+from flinkish.messages.elements import FRAME_PAYLOAD_BYTES_MAX
+
 HEADER = struct.Struct("<IBI")
 HEADER_BYTES = HEADER.size
 
 # An incomplete frame above this gets memory of its own.
 SMALL_FRAME = 16 * 1024
-
-DEFAULT_MAX_PAYLOAD = 1 << 30
 
 Payload = Union[bytes, bytearray]
 
@@ -35,7 +35,7 @@ class FrameDecoder:
 
     __slots__ = ("max_payload", "_tail", "_large", "_large_filled", "_large_kind", "_large_channel")
 
-    def __init__(self, max_payload: int = DEFAULT_MAX_PAYLOAD):
+    def __init__(self, max_payload: int = FRAME_PAYLOAD_BYTES_MAX):
         self.max_payload = max_payload
         self._tail = b""
         self._large: bytearray | None = None

@@ -4,7 +4,6 @@ import pytest
 
 from flinkish.errors import UserError
 from flinkish.messages.elements import EndOfInput, RowBatch, Watermark, WatermarkStatus
-from flinkish.shell.framing import DEFAULT_MAX_PAYLOAD
 from flinkish.taskmanager.frame_sizer import FRAME_BYTES
 from flinkish.taskmanager.output_channel import RemoteOutputChannel
 
@@ -216,7 +215,3 @@ def test_a_record_above_the_limit_of_a_frame_is_refused_with_its_type_and_both_s
         channel.add_columns(pa.record_batch({"n": list(range(500))}), None)
         channel.pump(flush=True)
     assert transport.sizes() == []
-
-
-def test_the_limit_of_a_frame_is_one_for_channels_and_connections():
-    assert RemoteOutputChannel.payload_bytes_max == DEFAULT_MAX_PAYLOAD
