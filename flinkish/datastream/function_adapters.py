@@ -136,7 +136,7 @@ def _check_parameters(function: Any, parameters: tuple[str, ...], method: str) -
     try:
         signature = inspect.signature(function, follow_wrapped=False)
         certain = getattr(function, "__signature__", None) is None
-    except Exception:
+    except (TypeError, ValueError):  # it does not say
         return
     try:
         signature.bind(*parameters)
