@@ -91,7 +91,7 @@ class Connection:
         on_frame: Optional[Callable[["Connection", int, int, Any], None]] = None,
         on_message: Optional[Callable[["Connection", Any], None]] = None,
         on_close: Optional[Callable[["Connection", Optional[ConnectionLostError]], None]] = None,
-        log_dropped: Optional[Callable[[Any, str], None]] = None,
+        log_dropped: Optional[DropLog] = None,
     ):
         self.on_ready, self.on_frame = on_ready, on_frame
         self._log_dropped = log_dropped or DropLog()
@@ -383,7 +383,8 @@ class Connection:
 
     def _lost(self, why: str) -> None:
         if self._state == _HANDSHAKE and not self._initiator:
-            self._log_dropped(self.peer, why)
+            # Most often a slot that ends while it starts, as with Ctrl-C.
+            self._log_dropped(self.peer, why, logging.INFO)
         self._close(
             ConnectionLostError(
                 "lost the connection to a peer" if self._state == _READY else "could not connect to a peer",

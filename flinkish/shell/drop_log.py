@@ -21,7 +21,7 @@ class DropLog:
         self._window_began_s = clock_s()
         self._count = 0
 
-    def __call__(self, peer: Any, reason: str) -> None:
+    def __call__(self, peer: Any, reason: str, level: int = logging.WARNING) -> None:
         now_s = self._clock_s()
         if now_s - self._window_began_s >= _DROPS_WINDOW_S:
             if self._count > _DROPS_TOLD:
@@ -29,6 +29,6 @@ class DropLog:
             self._window_began_s, self._count = now_s, 0
         self._count += 1
         if self._count <= _DROPS_TOLD:
-            log.warning("peer dropped peer=%s reason=%r", peer, reason)
+            log.log(level, "peer dropped peer=%s reason=%r", peer, reason)
         if self._count == _DROPS_TOLD:
             log.warning("peers are dropped often, not all are told window_s=%d", _DROPS_WINDOW_S)
