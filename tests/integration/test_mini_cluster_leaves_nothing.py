@@ -127,13 +127,26 @@ def script(tmp_path, bell, count, above, end):
     return path
 
 
-def start(path):
-    return subprocess.Popen(
-        [sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-        # A shell starts background commands with SIGINT ignored, and that is inherited by all below.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+@pytest.fixture
+def start():
+    """Starts a script in a session of its own; a test that fails leaves nothing of it."""
+    started = []
+
+    def run(path):
+        process = subprocess.Popen(
+            [sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
+            # A shell starts background commands with SIGINT ignored, and that is inherited by all below.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            process.kill()  # its slots end with it
+            process.communicate()
 
 
 def members(session):
@@ -150,7 +163,7 @@ def members(session):
     return found
 
 
-def test_classes_of_main_travel_as_records_and_results(tmp_path, bell):
+def test_classes_of_main_travel_as_records_and_results(tmp_path, bell, start):
     process = start(script(tmp_path, bell, 10, 0, "env.execute()"))
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
@@ -159,7 +172,7 @@ def test_classes_of_main_travel_as_records_and_results(tmp_path, bell):
     assert members(process.pid) == []
 
 
-def test_a_script_that_never_waits_for_its_job_leaves_nothing(tmp_path, bell):
+def test_a_script_that_never_waits_for_its_job_leaves_nothing(tmp_path, bell, start):
     before = folders()
     process = start(script(tmp_path, bell, 2**60, 2**200, f"env.execute_async()\nopen({bell.path!r}).readline()"))
     output, errors = process.communicate(timeout=60)
@@ -169,7 +182,7 @@ def test_a_script_that_never_waits_for_its_job_leaves_nothing(tmp_path, bell):
     assert members(process.pid) == [] and folders() == before
 
 
-def test_ctrl_c_ends_the_job_and_leaves_nothing(tmp_path, bell):
+def test_ctrl_c_ends_the_job_and_leaves_nothing(tmp_path, bell, start):
     before = folders()
     process = start(script(tmp_path, bell, 2**60, 2**200, "env.execute()"))
     bell.wait(process=process)
@@ -180,7 +193,7 @@ def test_ctrl_c_ends_the_job_and_leaves_nothing(tmp_path, bell):
     assert members(process.pid) == [] and folders() == before
 
 
-def test_a_driver_that_is_killed_takes_its_slots_along(tmp_path, bell):
+def test_a_driver_that_is_killed_takes_its_slots_along(tmp_path, bell, start):
     before = folders()
     process = start(script(tmp_path, bell, 2**60, 2**200, "env.execute()"))
     bell.wait(process=process)
