@@ -63,20 +63,18 @@ class CompiledChain:
 
     def user_error(self, error: BaseException) -> BaseException:
         """``error`` with the operator and the record named, if a line of the user's raised it."""
-        found = error
-        line, variables = self._generated_line(error.__traceback__)
-        if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
-            # Python made the error out of it where it left a generator: the chain's own, or a user's.
-            inner, inner_variables = self._generated_line(error.__cause__.__traceback__)
-            if inner:
-                found, line, variables = error.__cause__, inner, inner_variables
+        # StopIteration that leaves a generator of the chain: Python made another error of it there.
+        cause = error.__cause__ if isinstance(error.__cause__, StopIteration) else None
+        line, variables = self._generated_line(None if cause is None else cause.__traceback__)
+        if not line:
+            line, variables = self._generated_line(error.__traceback__)
         blame = self._code.blame_of(line)
         if blame is None:
             return error
         if blame.results in variables:
-            found = blame.operator.explain_results(found, variables[blame.results], blame.function)
+            error = blame.operator.explain_results(error, variables[blame.results], blame.function)
         record = (variables[blame.record],) if blame.record in variables else ()
-        return blame.operator.error(found, *record, role=blame.role)
+        return blame.operator.error(error, *record, role=blame.role)
 
 
 def compile_chain(chain: Any) -> CompiledChain:

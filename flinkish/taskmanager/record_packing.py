@@ -22,8 +22,6 @@ from flinkish.common.types import Row, RowKind
 
 PACKED_FROM_RECORDS = 2
 
-Unpack = Callable[..., list]
-
 
 def pack(values: list) -> Optional[tuple]:
     """``(unpack function, arguments...)`` of a batch that can be packed, else None."""
