@@ -144,6 +144,8 @@ class JobManager:
         self._thread: Optional[threading.Thread] = None
         self._lock = threading.Lock()
         self._closing = False
+        # Connections of supervisors; not the core's, so that they are told to stop when a core is broken.
+        self._supervisors: set[int] = set()
         self._stopping_supervisors = False
         self._loop_over = False
         self._closed = threading.Event()
@@ -442,14 +444,16 @@ class JobManager:
                 "supervisor registered task=%d host=%s attempt=%d",
                 message.task_index, message.host, message.spark_attempt,
             )
-            self._step(SupervisorRegistered(number, message))
+            self._supervisors.add(number)
             if self._stopping_supervisors:  # it came while the cluster was being closed
                 self._send(number, StopSupervisor("the cluster is closed"))
+            self._step(SupervisorRegistered(number, message))
         elif not isinstance(message, Heartbeat):
             log.warning("unknown message dropped type=%s peer=%s", type(message).__name__, connection.peer)
 
     def _disconnected(self, connection: Connection, error: Optional[FlinkishError]) -> None:
         self._connections.pop(connection.tag, None)
+        self._supervisors.discard(connection.tag)
         self._step(Disconnected(connection.tag, error.why if error else ""))
 
     def _send_heartbeats(self) -> None:
@@ -515,8 +519,8 @@ class JobManager:
     def _stop_supervisors(self, stopping: threading.Event) -> None:
         self._stopping_supervisors = True
         stopping.set()
-        for supervisor in self._dispatcher.resource_manager.supervisors.values():
-            self._send(supervisor.connection, StopSupervisor("the cluster is closed"))
+        for number in sorted(self._supervisors):
+            self._send(number, StopSupervisor("the cluster is closed"))
 
     def _end_loop(self) -> None:
         self._loop_over = True
