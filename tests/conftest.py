@@ -16,6 +16,13 @@ settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("search", max_examples=3_000, print_blob=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
+
+def pytest_collection_modifyitems(config, items):
+    """Soak tests run only where a marker expression names them."""
+    if "soak" not in config.option.markexpr:
+        items[:] = [item for item in items if item.get_closest_marker("soak") is None]
+
+
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
