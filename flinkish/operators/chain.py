@@ -79,6 +79,8 @@ class OperatorChain:
         self._inputs = CombinedWatermark(range(self.number_of_inputs))
         self._ended: set[int] = set()
         self.expanding = any(operator.expanding for operator in operators)
+        #: Records that may be produced in one go; the task lowers it where they take long.
+        self.budget_max = BUDGET_MAX
         self._code: CompiledChain | InterpretedChain | None = None
         self._closed = False
 
@@ -325,7 +327,7 @@ class OperatorChain:
 
     def room(self) -> int:
         """Records that may be produced before the next suspension."""
-        room = BUDGET_MAX
+        room = self.budget_max
         for writer in self._writers:
             writer_room = writer.room
             if writer_room < room:

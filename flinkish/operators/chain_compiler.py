@@ -74,7 +74,18 @@ class CompiledChain:
         if blame.results in variables:
             error = blame.operator.explain_results(error, variables[blame.results], blame.function)
         record = (variables[blame.record],) if blame.record in variables else ()
+        if blame.inlined is not None and record:
+            error = _raised_by(blame.inlined, *record) or error
         return blame.operator.error(error, *record, role=blame.role)
+
+
+def _raised_by(function: Callable[[Any], Any], record: Any) -> Optional[BaseException]:
+    """The exception of ``function(record)``, which has the user's lines in its traceback."""
+    try:
+        function(record)
+    except Exception as error:
+        return error
+    return None
 
 
 def compile_chain(chain: Any) -> CompiledChain:

@@ -55,12 +55,12 @@ import keyword
 import linecache
 import re
 import types
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Iterator, Optional
 
 from flinkish.datastream.output_tag import OutputTag
 from flinkish.operators.copying import ATOMS, INLINE_ELEMENTS_MAX, freeze
-from flinkish.operators.keys import key_expression
+from flinkish.operators.keys import key_expression, key_function
 
 #: Python refuses more than 20 statically nested loops and 100 levels of indentation; a deeper chain
 #: goes on in a function of its own.
@@ -77,13 +77,15 @@ _file_numbers = itertools.count(1)
 class Blame:
     """Whose code runs in a line: ``operator`` (anything with a ``name``), what it does there (empty:
     the operator's own function) and the variable that holds the record.  Where a line iterates over
-    what ``function`` returned, ``results`` is the variable with that."""
+    what ``function`` returned, ``results`` is the variable with that.  ``inlined``: the line does what
+    this function of the record does, and only the function itself can raise with the user's line."""
 
     operator: Any
     role: str = ""
     record: Optional[str] = None
     results: Optional[str] = None
     function: Any = None
+    inlined: Any = None
 
 
 @dataclass
@@ -306,8 +308,13 @@ class CodeWriter:
             self.line(copy)
 
     def select_key(self, selector: Callable[[Any], Any], value: str) -> str:
-        """An expression for the key of ``value``."""
-        return key_expression(selector, value, self.bind)
+        """Write the statement for the key of ``value``, as the selector gives it; the variable with it."""
+        key, outer = self.variable("key"), self._blame
+        if outer is not None:
+            self._blame = replace(outer, inlined=key_function(selector))
+        self.line(f"{key} = {key_expression(selector, value, self.bind)}")
+        self._blame = outer
+        return key
 
     def look_up_key(self, memo: Any, key: str, found: str) -> None:
         """``found = memo[key]``, where ``memo`` is a `state.key_groups.KeyMemo`."""
@@ -325,8 +332,7 @@ class CodeWriter:
 
         Without a declared type (``typed``), strings and ints are canonical as they are, so any number
         of them costs no miss of the memo (15 ns instead of 30 for a hit, 1,500 for a miss)."""
-        key, kind = self.variable("key"), self.variable("kind")
-        self.line(f"{key} = {self.select_key(selector, value)}")
+        key, kind = self.select_key(selector, value), self.variable("kind")
         if typed:
             self.look_up_key(memo, key, key)
         else:

@@ -26,7 +26,7 @@ class StreamGroupedReduce(KeyedOperator):
         yield from self.output.emit(value, timestamp)
 
     def generate(self, code, value, timestamp, emit, input_index=0):
-        key = self.generate_current_key(code, value)
+        key = (self.generate_current_key if self.needs_key else self.generate_key)(code, value)
         table, missing = code.bind("table", self.table), code.bind("missing", _MISSING)
         result = code.variable("v")
         with code.block(f"if ({result} := {table}.get({key}, {missing})) is {missing}:"):

@@ -34,7 +34,7 @@ from flinkish.state.key_groups import (
 from flinkish.taskmanager.frame_sizer import FrameSizer
 from flinkish.taskmanager.output_channel import OutputChannel
 
-SAMPLE_FROM_RECORDS = 32
+SAMPLE_FROM_RECORDS = 2  # a look costs 1 microsecond, and 30 records of 64 MB a machine
 COLUMN_PIECE_ROWS = (
     256  # below, a batch is not cut any further (DESIGN.md, "two physical batch forms")
 )
@@ -51,6 +51,7 @@ class ChannelWriter(output.RecordWriter):
         self.sizer = sizer
         self.buffer_timeout_ms = buffer_timeout_ms
         self._lists = [channel.values for channel in channels]
+        self._several = len(channels) > 1
         self._has_columns = False
         self._stuck = False  # a channel has sealed elements that wait
         self._sample_next = 0
@@ -61,8 +62,12 @@ class ChannelWriter(output.RecordWriter):
     @property
     def room(self) -> int:
         if self._stuck or self._has_columns:
-            return min([channel.room for channel in self.channels])
-        return 2 * self.sizer.records - max(map(len, self._lists))
+            room = min([channel.room for channel in self.channels])
+        else:
+            room = 2 * self.sizer.records - max(map(len, self._lists))
+        # Records spread over several channels, so what is left would be filled by slices of half of it, down
+        # to single records (W2-reduce: 157 records a slice, with this 500).
+        return max(room, self.sizer.records >> 2) if room > 0 and self._several else room
 
     @property
     def frame_records(self) -> int:
@@ -504,8 +509,7 @@ class KeyGroupWriter(ChannelWriter):
 
     def generate(self, code: Any, value: str, timestamp: Optional[str]) -> None:
         self._prepare_in(code, timestamp)
-        key, found = code.variable("key"), code.variable("found")
-        code.line(f"{key} = {code.select_key(self.key_selector, value)}")
+        key, found = code.select_key(self.key_selector, value), code.variable("found")
         if timestamp is None:
             code.look_up_key(self.appends, key, found)
             code.line(f"{found}({value})")

@@ -48,6 +48,7 @@ from flinkish.messages.elements import (
     Watermark,
     WatermarkStatus,
 )
+from flinkish.operators.codegen import BUDGET_MAX
 from flinkish.operators.user_errors import message_of
 from flinkish.taskmanager.backpressure import BACKPRESSURED, BUSY, IDLE, TaskTimes
 from flinkish.taskmanager.input_gate import InputGate
@@ -56,6 +57,7 @@ from flinkish.taskmanager.record_writer import ChannelWriter
 TURN_NS = 1_000_000
 SLICE_RECORDS_FIRST = 8  # doubles with each slice that ends in time: a record may cost a second
 SLICE_RECORDS_MAX = 4096
+SURELY_SLOW_NS = 16 * TURN_NS  # a slice that took less may just have lost the CPU to other processes
 SLICE_ROWS_MIN = 256  # of columns: a smaller slice costs as much
 POLL_RECORDS_FIRST = 64
 POLL_RECORDS_MAX = 2048
@@ -111,6 +113,7 @@ class Task:
         self._unsent = False  # flushed, and something could not leave
 
         self._cost_ns = 1_000.0  # of a record; the limit below is what counts at first
+        self._last_cost_ns = float("inf")  # of a record in the last slice
         self._column_cost_ns = 50.0
         self._slice_limit = SLICE_RECORDS_FIRST
         self._slice_records = 0  # of the slice in work, 0: none
@@ -125,6 +128,7 @@ class Task:
         self._polled_ms = MIN_WATERMARK_MS
         self._polled_this_turn = False
         self._poll_limit = POLL_RECORDS_FIRST
+        chain.budget_max = SLICE_RECORDS_FIRST
 
     @property
     def name(self) -> str:
@@ -261,6 +265,8 @@ class Task:
                         self._learn_cost()
                 if outcome is _WORKED:
                     worked = self._dirty = True
+                    if self.chain.expanding:
+                        self._learn_budget(now - before)
                     if now >= last_start:
                         now_ms = self.now_ms()
                         for writer in self.writers:
@@ -372,11 +378,24 @@ class Task:
         if self._slice_is_columns:
             self._column_cost_ns = (self._column_cost_ns + cost) / 2
             return
+        # One dear slice says little where processes compete for the cores, two in a row do.
+        last, self._last_cost_ns = self._last_cost_ns, cost
+        if spent < SURELY_SLOW_NS:
+            cost = min(cost, last)
         self._cost_ns = (self._cost_ns + cost) / 2
-        if spent > 2 * TURN_NS:
+        if cost * records > 2 * TURN_NS:
             self._slice_limit = max(1, records // 2)
         elif 2 * records > self._slice_limit:
             self._slice_limit = min(SLICE_RECORDS_MAX, 2 * records)
+
+    def _learn_budget(self, spent: int) -> None:
+        """What one record expands into is cut by time too: each result may cost 10 ms further down the
+        chain, or take 16 MB."""
+        chain = self.chain
+        if spent > 2 * TURN_NS:
+            chain.budget_max = max(1, chain.budget_max * TURN_NS // spent)
+        elif spent < TURN_NS // 2:
+            chain.budget_max = min(BUDGET_MAX, 2 * chain.budget_max)
 
     # ---- input ----------------------------------------------------------------------------------
 

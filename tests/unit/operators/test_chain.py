@@ -746,6 +746,14 @@ def test_an_error_of_user_code_names_operator_subtask_and_record(fused, where):
     assert str(pickle.loads(pickle.dumps(error))) == text
 
 
+def test_a_key_selector_that_is_not_called_fails_with_the_users_line(fused):
+    chain = Chain((KeyedProcessOperator(lambda v, c: None), lambda v: v["user"]), fused=fused)
+    with pytest.raises(UserFunctionError) as caught:
+        chain.rows([{"user": 1}, {"usr": 2}])
+    assert caught.value.fields["record"] == "{'usr': 2}" and "key selector" in str(caught.value)
+    assert 'lambda v: v["user"]' in str(caught.value) and "flinkish/operators" not in str(caught.value)
+
+
 def test_stop_iteration_of_a_map_is_an_error_and_not_the_end(fused):
     stops = MapOperator(lambda v: next(iter(())))
     for operators in ([stops], [stops, FlatMapOperator(list)]):

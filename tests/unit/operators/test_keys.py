@@ -9,6 +9,13 @@ from flinkish.errors import UnstableKeyError
 from flinkish.operators.keys import canonical_memo, key_expression, key_function
 
 
+INDEX = 1
+
+
+def return_field(record):
+    return record["k"]
+
+
 class Second(KeySelector):
     def get_key(self, value):
         return value[1]
@@ -33,6 +40,15 @@ class Record:
         (FieldSelector("inner"), Record(), Record.inner),
         (Second(), ("a", 1), 1),
         (len, "abc", 3),
+        (lambda v: v[0], ("a", 1), "a"),
+        (lambda v: v["k"], {"k": 2}, 2),
+        (lambda v: v.inner.a, Record(), 5),
+        (lambda v: (v[1], v[0]), ("a", 1), (1, "a")),
+        (lambda v: v[0][1], ("ab", 1), "b"),
+        (lambda v: v[True], ("a", 1), 1),
+        (lambda v: v[INDEX], ("a", 1), 1),
+        (lambda v: v[0] + "b", ("a", 1), "ab"),
+        (lambda v, index=1: v[index], ("a", 1), 1),
     ],
 )
 def test_the_expression_of_a_selector_gives_what_the_selector_gives(selector, value, key):
@@ -44,6 +60,26 @@ def test_the_expression_of_a_selector_gives_what_the_selector_gives(selector, va
 
     assert eval(key_expression(selector, "v", bind), {"v": value, **names}) == key
     assert key_function(selector)(value) == key
+
+
+@pytest.mark.parametrize(
+    "selector,expression",
+    [
+        (lambda record: record[0], "v[0]"),
+        (lambda record: record["it's"], 'v["it\'s"]'),
+        (lambda record: record.inner.a, "v.inner.a"),
+        (lambda record: (record[0], record.a), "(v[0], v.a)"),
+        (lambda record: (record[2], record[0], record[1]), "(v[2], v[0], v[1])"),
+        (return_field, "v['k']"),
+        (lambda record: record[INDEX], None),
+        (lambda record: record[0] or record[1], None),
+        (lambda record, index=0: record[index], None),
+        (lambda *records: records[0], None),
+        (lambda record: len(record), None),
+    ],
+)
+def test_a_function_that_takes_only_fields_is_not_called(selector, expression):
+    assert key_expression(selector, "v", lambda hint, thing: "call") == (expression or "call(v)")
 
 
 def test_a_name_that_is_a_keyword_is_not_written_as_an_attribute():
