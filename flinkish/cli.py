@@ -2,9 +2,11 @@
 
     flinkish run [--master MASTER] [-D KEY=VALUE]... SCRIPT [ARGUMENTS]...
     flinkish demo [--parallelism N] [--output DIR] [--overwrite]
+    flinkish doctor [--master MASTER] [-D KEY=VALUE]... [--json] [--timeout SECONDS]
     flinkish version
 
 ``run`` runs a script in this Python, with Spark in this process: no spark-submit is needed.
+``doctor`` starts Spark as ``run`` would, and tries what jobs need of it.
 """
 
 from __future__ import annotations
@@ -65,14 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f'Spark master, or "{MINI_CLUSTER}" for local processes without Spark '
         "(default: local Spark with a core more than the job needs)",
     )
-    run.add_argument(
-        "-D",
-        dest="settings",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="set a key of flinkish, or of Spark (spark.*)",
-    )
+    _add_settings(run)
     run.add_argument("-v", "--verbose", action="store_true", help="log what happens")
     run.add_argument("script", help="a Python file that calls env.execute()")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
@@ -85,9 +80,32 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("-v", "--verbose", action="store_true", help="log what happens")
     demo.set_defaults(command=_demo)
 
+    doctor = commands.add_parser("doctor", help="try what jobs need of Spark, and say what will not work")
+    doctor.add_argument("--master", help="Spark master (default: local Spark)")
+    _add_settings(doctor)
+    doctor.add_argument(
+        "--timeout", type=float, default=10.0, metavar="SECONDS",
+        help="time that checks have when Spark is up; give a busy machine more (default: 10)",
+    )
+    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
+    doctor.add_argument("-v", "--verbose", action="store_true", help="log what happens")
+    doctor.set_defaults(command=_doctor)
+
     version = commands.add_parser("version", help="show versions")
     version.set_defaults(command=_version)
     return parser
+
+
+def _add_settings(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "-D",
+        "--conf",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set a key of flinkish, or of Spark (spark.*)",
+    )
 
 
 # ---- commands -----------------------------------------------------------------------------------------
@@ -132,6 +150,25 @@ def _demo(arguments: argparse.Namespace) -> int:
     )
 
 
+def _doctor(arguments: argparse.Namespace) -> int:
+    from spark_plugin.doctor import examine_master
+
+    settings = dict(_split_setting(text) for text in arguments.settings)
+    if arguments.master == MINI_CLUSTER:
+        raise InvalidJobError(
+            "could not examine the MiniCluster",
+            where="--master",
+            why="its slots are processes of this machine: it needs neither Java nor Spark",
+            do=f"run the job: flinkish run --master {MINI_CLUSTER} SCRIPT",
+        )
+    if arguments.master:
+        check_master(arguments.master, "--master")
+        settings["flinkish.spark.master"] = arguments.master
+    findings = examine_master(settings, arguments.timeout)
+    print(findings.to_json() if arguments.json else findings)
+    return 0 if findings.jobs_will_run else 1
+
+
 def _version(arguments: argparse.Namespace) -> int:
     from spark_plugin.java import find_java
 
@@ -174,7 +211,10 @@ def _show_notice(text: str) -> None:
 def _split_setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise InvalidJobError(f"could not use -D {text}", why="it is no KEY=VALUE")
+        raise InvalidJobError(
+            f"could not use -D {text}", where="the command line", why="it is no KEY=VALUE",
+            do="write for example -D parallelism.default=2",
+        )
     return key.strip(), value.strip()
 
 

@@ -34,6 +34,7 @@ from flinkish.connectors.spi import (
 from flinkish.connectors.split_assignment import OnDemandSplitEnumerator, SequentialSplitReader
 from flinkish.errors import InvalidJobError, UnsupportedSparkError, UserError
 from spark_plugin.dataframe_files import DataFrameFiles, files_in, remove_stale
+from spark_plugin.launcher import application_of
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ def dataframe_source(
     """A source of the rows of ``dataframe``, written out now.
 
     Args:
-        dataframe: a bounded DataFrame of a classic Spark session.
+        dataframe: a bounded DataFrame of a classic Spark session, or of one of Spark Connect.
         timestamp_column: a timestamp, date or integer (ms) column that gives the event times.
         staging_dir: a folder that driver and executors share; needed where executors run on other
             machines.  Default: the driver's temporary folder.
@@ -53,8 +54,6 @@ def dataframe_source(
             or a type that Arrow does not bring to Python.
         UnsupportedSparkError: executors do not share the driver's disk, and no folder was given.
     """
-    from spark_plugin import session
-
     if dataframe.isStreaming:
         raise InvalidJobError(
             "could not read the DataFrame as a source",
@@ -68,16 +67,16 @@ def dataframe_source(
             where="the DataFrame",
             why=f"it has {', '.join(dataframe.columns)}",
         )
-    context = session.context_of(dataframe.sparkSession)
-    if staging_dir is None and not session.is_on_this_machine(context.master):
+    application = application_of(dataframe.sparkSession)
+    if staging_dir is None and not application.is_on_this_machine():
         raise UnsupportedSparkError(
             "could not write the DataFrame for the slots",
-            where=f"master {context.master}",
+            where=application.where,
             why="executors do not share the driver's temporary folder",
             do="give staging_dir, a folder that all of them mount",
         )
     remove_stale(staging_dir)
-    staging = DataFrameFiles(staging_dir, context)
+    staging = DataFrameFiles(staging_dir, application)
     try:
         files = _write(dataframe, staging.folder)
     except BaseException:

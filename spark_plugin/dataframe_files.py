@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from flinkish.shell.process import host_identity
+from spark_plugin.spark_application import SparkApplication
 
 log = logging.getLogger(__name__)
 
@@ -25,12 +26,12 @@ class DataFrameFiles:
 
     Args:
         parent: the folder to make it in; None: the temporary folder.
-        context: the SparkContext that writes the files, and whose JVM removes them at its end.
+        application: the Spark that writes the files, and removes them at its end where it is this process's.
     """
 
-    def __init__(self, parent: Optional[str], context: Any = None):
+    def __init__(self, parent: Optional[str], application: Optional[SparkApplication] = None):
         self.folder = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
-        self.context = context
+        self.application = application
         self._users = 1
         self._dropped = False
         # Finalizers run at any moment, also in a thread that holds it.
@@ -39,8 +40,8 @@ class DataFrameFiles:
         if parent is not None:
             Path(self.folder).chmod(0o770)  # executors may run as another user of the group
         Path(self.folder, _OWNER_FILE).write_text(json.dumps(_owner(os.getpid())))
-        if context is not None:
-            _remove_with_jvm(context, self.folder)
+        if application is not None:
+            application.remove_at_end(self.folder)
 
     def acquire(self) -> None:
         with self._lock:
@@ -79,10 +80,10 @@ def _remove_all() -> None:
         staging.remove()
 
 
-def drop_dataframes(context: Any) -> None:
+def drop_dataframes(identity: str) -> None:
     """Remove what was written of the DataFrames of a Spark, once no job reads it any more."""
     for staging in list(_stagings.values()):
-        if staging.context is context:
+        if staging.application is not None and staging.application.identity == identity:
             staging.drop()
 
 
@@ -90,7 +91,7 @@ def remove_stale(parent: Optional[str]) -> None:
     """Remove folders of DataFrames whose Spark has been stopped or, in ``parent``, whose driver on this
     machine has ended without doing so."""
     for staging in list(_stagings.values()):
-        if staging.context is not None and staging.context._jsc is None:
+        if staging.application is not None and not staging.application.is_alive():
             staging.drop()
     for folder in Path(parent or tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
@@ -127,14 +128,3 @@ def _place() -> str:
         return f"{host_identity()}/pid{os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
         return host_identity()
-
-
-def _remove_with_jvm(context: Any, folder: str) -> None:
-    """Have the driver's JVM remove ``folder`` when it ends, as it does with Spark's own temporary
-    folders: it ends in order when this process is killed."""
-    jvm = context._jvm
-    try:
-        hooks = jvm.org.apache.spark.util.ShutdownHookManager
-        hooks.registerShutdownDeleteDir(jvm.java.io.File(folder))
-    except Exception as error:  # not Spark's public API
-        log.info("the files of the dataframe are not removed with the JVM folder=%s error=%s", folder, error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -107,6 +108,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> JavaRuntime:
     if path is None or not os.access(path, os.X_OK):
         raise JavaNotFoundError(
             "could not start Spark: Java was not found",
+            where=f"this machine, {socket.gethostname()}",
             why=f"{looked}; Spark needs Java {needed} or newer" if not home
             else f"{looked}, but there is no {path}",
             do=java_advice(),

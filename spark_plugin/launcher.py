@@ -1,27 +1,22 @@
-"""BarrierLauncher: slots as the tasks of one long-running Spark barrier stage.
+"""SparkLauncher: supervisors as Spark tasks, and BarrierLauncher, where all of them share one stage.
 
-Each task supervises its slots until the JobManager says stop.  All tasks start together or none
-does.  Spark never retries a barrier result stage, so a stage that ends early is reported here and
-the JobManager launches anew.
-
-The stage is an RDD stage, not ``mapInArrow(barrier=True)``: both run the same tasks, but the first
-stage of an application is up in 3.5 s instead of 9 s, and it needs no SparkSession (4 s more); see
-``flinkish/docs/decisions/0010-slots-start-from-an-rdd-barrier-stage.md``.
+Each task supervises its slots until the JobManager says stop.  In a barrier stage all tasks start
+together or none does.  Spark never retries a barrier result stage, so a stage that ends early is
+reported here and the JobManager launches anew.  ``IndependentLauncher`` is the other launch mode.
 """
 
 from __future__ import annotations
 
 import logging
-import pickle
 import re
 import threading
 import time
-from pathlib import Path
-from typing import Any, Mapping, Optional, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Mapping, Optional, Sequence
 
-import flinkish
 from flinkish.common import options
 from flinkish.errors import (
+    ConnectionLostError,
     FlinkishError,
     NotEnoughSlotsError,
     ResourceError,
@@ -31,6 +26,9 @@ from flinkish.errors import (
 from flinkish.jobmanager.launcher import Launcher
 from flinkish.messages.launch import SlotLaunch
 from spark_plugin import session
+from spark_plugin.classic_application import ClassicApplication
+from spark_plugin.connect_application import ConnectApplication
+from spark_plugin.spark_application import SparkApplication
 
 log = logging.getLogger(__name__)
 
@@ -40,201 +38,234 @@ _IDLE_POLLS_MAX = 5
 _KILL_TIMEOUT_MS = 10_000  # Spark's cancel is a SIGKILL of the Python workers
 
 
-class BarrierLauncher(Launcher):
-    """See the module.
+def application_of(spark: Any) -> SparkApplication:
+    """What carries the slots of a SparkSession, of a SparkContext, or of a Spark Connect session."""
+    if isinstance(spark, SparkApplication):
+        return spark
+    if session.is_connect(spark):
+        return ConnectApplication(spark)
+    return ClassicApplication(session.context_of(spark))
+
+
+@dataclass
+class Run:
+    """Tasks that Spark runs as one job, and the thread that waits for it."""
+
+    launches: list[SlotLaunch]
+    thread: Optional[threading.Thread] = None
+    failure: Optional[FlinkishError] = None
+    end: str = ""  # what the last of its supervisors said
+
+    def alive(self) -> bool:
+        return self.thread is not None and self.thread.is_alive()
+
+
+class SparkLauncher(Launcher):
+    """Base of both launch modes, see the module.
 
     Args:
-        spark: a classic SparkSession or SparkContext.
+        spark: a SparkSession (classic or Connect), a SparkContext, or a SparkApplication.
         slots: how many the caller wants in all; 0: not known yet.
         configuration: of the job or the session cluster.
     Raises:
         NotEnoughSlotsError: the cluster has fewer.
-        UnsupportedSparkError: this Spark cannot run a barrier stage for long.
+        UnsupportedSparkError: this Spark cannot run such tasks for long.
     """
 
+    #: ``flinkish.launch-mode``
+    mode: ClassVar[str]
+    #: Whether all supervisors of a launch are tasks of one barrier stage.
+    together: ClassVar[bool]
+
     def __init__(self, spark: Any, slots: int = 0, configuration: Optional[Mapping[str, Any]] = None):
-        self._context = session.context_of(spark)
-        self._slots_per_task = options.read(configuration or {}, options.NUM_TASK_SLOTS)
+        configuration = configuration or {}
+        self.application = application_of(spark)
+        self._rpc_address = options.read(configuration, options.JOB_MANAGER_RPC_ADDRESS)
+        self._bind_host = options.read(configuration, options.JOB_MANAGER_BIND_HOST)
+        self._slots_per_task = options.read(configuration, options.NUM_TASK_SLOTS)
         self._lock = threading.Lock()
-        self._thread: Optional[threading.Thread] = None
         self._group = ""
-        self._tasks = 0
-        self._failure: Optional[FlinkishError] = None
+        self._runs: dict[int, Run] = {}  # by the first task of each
         self._stopping = threading.Event()
-        session.check_barrier_allowed(self._context)
+        check_mode_allowed(self.application, self.mode)
+        if not self.application.allocates_dynamically():
+            self.application.wait_for_task_slots(
+                -(-slots // self._slots_per_task), options.read(configuration, options.SLOT_REQUEST_TIMEOUT)
+            )
         capacity = self.capacity()
-        if slots > capacity:
+        if capacity is not None and slots > capacity:
             raise NotEnoughSlotsError(
                 f"could not start {slots} slots",
-                where=f"Spark application {self._context.applicationId}, master {self._context.master}",
+                where=self.application.where,
                 why=f"the job needs {slots} slots, the cluster has {capacity}",
                 do="lower the parallelism, or start Spark with more cores",
                 needed=slots,
                 available=capacity,
             )
-        if slots == capacity and slots:
+        # Elsewhere more executors may be about to register.
+        if slots == capacity and slots and self.application.is_on_this_machine():
             log.warning(
                 "slots take every core: DataFrame jobs wait until they end slots=%d master=%s",
-                slots, self._context.master,
+                slots, self.application.master,
             )
 
     # ---- Launcher -----------------------------------------------------------------------------------
 
-    def capacity(self) -> int:
-        return session.task_slots(self._context) * self._slots_per_task
+    def capacity(self) -> Optional[int]:
+        tasks = self.application.task_slots()
+        return None if tasks is None else tasks * self._slots_per_task
 
     def launch(self, launches: Sequence[SlotLaunch]) -> None:
         assert launches, "nothing to launch"
         with self._lock:
-            assert not self.alive(), "a launch is still alive"
+            if not self._group:
+                self._warn_of_shared_cores()
             self._group = session.JOB_GROUP_PREFIX + launches[0].lease
-            self._tasks = len(launches)
-            self._failure = None
-            self._thread = threading.Thread(
-                target=self._run, args=(list(launches),), name=self._group, daemon=True
+            for part in [list(launches)] if self.together else [[launch] for launch in launches]:
+                first = part[0].task_index
+                assert first not in self._runs or not self._runs[first].alive(), "it still runs"
+                run = self._runs[first] = Run(part)
+                run.thread = threading.Thread(
+                    target=self._run, args=(run,), name=f"{self._group} {first}", daemon=True
+                )
+                run.thread.start()
+
+    def _warn_of_shared_cores(self) -> None:
+        task_cpus = self.application.task_cpus()
+        if self._slots_per_task > task_cpus:
+            log.warning(
+                "slots share the cores of their Spark task taskmanager.numberOfTaskSlots=%d spark.task.cpus=%d",
+                self._slots_per_task, task_cpus,
             )
-            self._thread.start()
-
-    def alive(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
-
-    def failure(self) -> Optional[FlinkishError]:
-        return None if self.alive() else self._failure
 
     def stop(self, timeout_ms: int) -> None:
         with self._lock:
-            first, thread = not self._stopping.is_set(), self._thread
+            first, runs = not self._stopping.is_set(), list(self._runs.values())
             self._stopping.set()
-        if thread is None or not first:
+        if not runs or not first:
             return
-        self._wait_for_ordered_end(thread, timeout_ms)
+        self._wait_for_ordered_end(runs, timeout_ms)
         deadline_s = time.monotonic() + _KILL_TIMEOUT_MS / 1000
-        while thread.is_alive() and session.active_context() is self._context:
-            # Spark warns of a group without a job: one that has just ended, or is not there yet.
-            if self._own_stages():
-                log.info("cancelling the slot stage group=%s", self._group)
-                self._context.cancelJobGroup(self._group)
-            thread.join(_CANCEL_AGAIN_S)
+        while any(run.alive() for run in runs) and self.application.is_alive():
+            self.application.cancel(self._group)
+            _join(runs, _CANCEL_AGAIN_S)
             if time.monotonic() > deadline_s:
-                log.warning("spark did not end the slot stage group=%s", self._group)
+                log.warning("spark did not end what carries the slots group=%s", self._group)
                 return
 
-    def _wait_for_ordered_end(self, thread: threading.Thread, timeout_ms: int) -> None:
+    def _wait_for_ordered_end(self, runs: list[Run], timeout_ms: int) -> None:
         """Wait while slots end as they were told; what has not started has nobody to stop in order.
 
         A stage of which some tasks have ended is no such: cancelling it would kill the others."""
         deadline_s = time.monotonic() + timeout_ms / 1000
         idle_polls = 0
-        while thread.is_alive() and session.active_context() is self._context:
-            idle_polls = 0 if any(stage.tasks for stage in self._own_stages()) else idle_polls + 1
+        while any(run.alive() for run in runs) and self.application.is_alive():
+            idle_polls = 0 if self.application.runs_tasks(self._group) else idle_polls + 1
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or idle_polls > _IDLE_POLLS_MAX:
                 return
-            thread.join(min(left_s, _POLL_S))
-
-    def _own_stages(self) -> list[session.RunningStage]:
-        return [stage for stage in session.running_stages(self._context) if stage.job_group == self._group]
+            _join(runs, min(left_s, _POLL_S))
 
     def describe_waiting(self) -> str:
-        if not self.alive() or session.active_context() is not self._context:
+        tasks = sum(len(run.launches) for run in self._runs.values())
+        if not self.alive() or not self.application.is_alive():
             return ""
-        stages = session.running_stages(self._context)
-        if sum(stage.tasks for stage in stages if stage.job_group == self._group) >= self._tasks:
-            return ""
-        cores = session.registered_task_slots(self._context)
-        text = f"{self._tasks} Spark tasks must start together, executors run {cores} at once"
-        holders = [
-            f'stage {stage.stage_id} of "{stage.description}" runs {stage.tasks}'
-            for stage in stages
-            if stage.tasks and stage.job_group != self._group
-        ]
-        return f"{text}; {', '.join(holders)}" if holders else text
+        held = self.application.describe_waiting(self._group, tasks)
+        must = f"{tasks} Spark tasks must start{' together' if self.together else ''}"
+        return f"{must}, {held}" if held else ""
 
     def advertised_hosts(self) -> list[str]:
-        if session.is_on_this_machine(self._context.master):
-            return ["127.0.0.1"]
-        conf = self._context.getConf()
-        hosts = [conf.get("spark.driver.host"), conf.get("spark.driver.bindAddress", None)]
-        return list(dict.fromkeys(host for host in hosts if host and host != "0.0.0.0"))
+        return [self._rpc_address] if self._rpc_address else self.application.advertised_hosts()
 
     def bind_host(self) -> str:
-        if session.is_on_this_machine(self._context.master):
-            return "127.0.0.1"
-        conf = self._context.getConf()
-        return conf.get("spark.driver.bindAddress", None) or conf.get("spark.driver.host")
+        return self._bind_host or self.application.bind_host()
 
-    # ---- the stage ----------------------------------------------------------------------------------
+    # ---- a run --------------------------------------------------------------------------------------
 
-    def _run(self, launches: list[SlotLaunch]) -> None:
-        context, count = self._context, len(launches)
+    def _run(self, run: Run) -> None:
         try:
-            context.setJobGroup(
-                self._group, f"flinkish: {count} task(s) that carry slots", interruptOnCancel=True
-            )
-            context.addJobTag("flinkish")
-            if not self._wait_for_executors(count):
+            if self.together and not self.application.wait_for_executors(len(run.launches), self._stopping):
                 return
-            stage = context.parallelize(range(count), count).barrier().mapPartitions(_slot_main(launches))
-            for task_index, reason in stage.collect():
-                log.info("slots ended task=%d reason=%s", task_index, reason)
-        except Exception as error:  # told by failure()
+            for end in self.application.run(self._group, run.launches, self.together):
+                log.info("supervisor ended task=%d reason=%s", end.task_index, end.reason)
+                if end.failed:
+                    run.failure = explain_failure(end.reason, self.application)
+                run.end = end.reason
+        except Exception as error:  # told by failure(), or by take_ended()
             if not self._stopping.is_set():
-                self._failure = explain_failure(error, context)
-                log.warning("slot stage failed group=%s error=%s", self._group, self._failure.what)
-
-    def _wait_for_executors(self, tasks: int) -> bool:
-        """False: stopped meanwhile.  Spark checks a barrier stage against the executors that have
-        registered, and a stage that comes too early is looked at again only after 15 seconds."""
-        while session.registered_task_slots(self._context) < tasks:
-            if self._stopping.wait(_POLL_S):
-                return False
-        return True
+                run.failure = explain_failure(error, self.application)
+                log.warning("spark job of slots failed group=%s error=%s", self._group, run.failure.what)
 
 
-def _slot_main(launches: list[SlotLaunch]):
-    """The function of the stage.  It travels by value and unpickles the rest only after the
-    driver's paths are in place, so a checkout that is not installed works too."""
-    blob = pickle.dumps(launches)
-    sys_path = launches[0].sys_path
-    # A checkout goes before a flinkish that is installed there; all else behind what Spark has.
-    own_root = str(Path(flinkish.__file__).resolve().parent.parent)
+def _join(runs: Sequence[Run], timeout_s: float) -> None:
+    """Wait for the end of all, at most so long."""
+    deadline_s = time.monotonic() + timeout_s
+    for run in runs:
+        if run.thread is not None:
+            run.thread.join(max(0, deadline_s - time.monotonic()))
 
-    def slot_main(partition):
-        import os
-        import pickle
-        import sys
 
-        from pyspark import TaskContext
+class BarrierLauncher(SparkLauncher):
+    """All supervisors are tasks of one barrier stage: they start together and end together."""
 
-        if own_root not in sys.path and os.path.exists(os.path.join(own_root, "flinkish")):
-            sys.path.insert(0, own_root)
-        sys.path.extend(path for path in sys_path if path not in sys.path and os.path.exists(path))
-        from flinkish.shell.supervisor import run_supervisor
+    mode = "barrier"
+    together = True
 
-        for _ in partition:  # one number, of no meaning
-            pass
-        task = TaskContext.get()
-        launch = pickle.loads(blob)[task.partitionId()]
-        yield launch.task_index, run_supervisor(launch, task.attemptNumber())
+    def launch(self, launches: Sequence[SlotLaunch]) -> None:
+        assert not self.alive(), "a launch is still alive"
+        super().launch(launches)
 
-    return slot_main
+    def alive(self) -> bool:
+        return any(run.alive() for run in self._runs.values())
 
+    def failure(self) -> Optional[FlinkishError]:
+        failures = [run.failure for run in self._runs.values() if not run.alive()]
+        return failures[0] if failures else None
+
+
+def check_mode_allowed(application: SparkApplication, mode: str) -> None:
+    """Refuse what cannot go with tasks that never end.
+
+    Raises:
+        UnsupportedSparkError: speculation is on; or dynamic allocation, in barrier mode.
+    """
+    if session.is_local(application.master):  # Spark itself ignores both there
+        return
+    if mode == "barrier" and application.allocates_dynamically():
+        raise UnsupportedSparkError(
+            "could not start slots with dynamic allocation",
+            where=application.where,
+            why="spark.dynamicAllocation.enabled is true, and Spark runs no barrier stage beside it",
+            do=_WITHOUT_DYNAMIC_ALLOCATION,
+        )
+    if application.is_set("spark.speculation"):
+        raise UnsupportedSparkError(
+            "could not start slots with speculation",
+            where=application.where,
+            why="spark.speculation is true, and Spark would start copies of slots that run long",
+            do="start Spark with --conf spark.speculation=false",
+        )
+
+
+_WITHOUT_DYNAMIC_ALLOCATION = (
+    "set flinkish.launch-mode to independent, or start Spark with --conf spark.dynamicAllocation.enabled=false"
+)
 
 # ---- failures -----------------------------------------------------------------------------------------
 
 
-def explain_failure(error: BaseException, context: Any = None) -> FlinkishError:
-    """What ended a stage of slots, from Spark's exception: its cause first, JVM frames left out."""
+def explain_failure(error: object, application: Optional[SparkApplication] = None) -> FlinkishError:
+    """What ended tasks that carry slots, from Spark's exception or its text: the cause first, JVM frames
+    left out."""
     text = str(error)
-    where = ""
-    if context is not None and session.active_context() is context:
-        where = f"Spark application {context.applicationId}, master {context.master}"
+    gone = application is not None and not application.is_alive()
+    where = application.where if application is not None and not gone else ""
     if "BarrierJobRunWithDynamicAllocation" in text or "dynamic resource allocation" in text:
         return UnsupportedSparkError(
             "could not start slots with dynamic allocation",
             where=where,
             why="Spark runs no barrier stage beside it",
-            do="start Spark with --conf spark.dynamicAllocation.enabled=false",
+            do=_WITHOUT_DYNAMIC_ALLOCATION,
         )
     if missing := re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", text):
         return ResourceError(
@@ -243,13 +274,21 @@ def explain_failure(error: BaseException, context: Any = None) -> FlinkishError:
             why=f"their Python has no module {missing[1]}",
             do="install flinkish there, or ship it with spark-submit --py-files or --archives",
         )
-    gone = context is not None and session.active_context() is not context
-    if gone or "SparkContext was shut down" in text:
-        return SlotLostError("lost the Spark stage that carries the slots", why="Spark was stopped")
-    return SlotLostError(
-        "lost the Spark stage that carries the slots", where=where, why=fold_spark_error(text)
+    unreached = re.search(
+        r"(\w+)Error: could not connect to the JobManager\n\s*where: (.*)\n\s*why: (.*)", text
     )
-
+    if unreached:
+        return ConnectionLostError(
+            "executors could not reach the JobManager",
+            where=f"{where}; {unreached[2]}" if where else unreached[2],
+            why=unreached[3],
+            do=application.reach_advice if application is not None else "open the network between them",
+        )
+    if gone or "SparkContext was shut down" in text:
+        return SlotLostError("lost the Spark tasks that carry the slots", why="Spark was stopped")
+    return SlotLostError(
+        "lost the Spark tasks that carry the slots", where=where, why=fold_spark_error(text)
+    )
 
 def fold_spark_error(text: str) -> str:
     """The readable part of a Spark exception's text: Python's traceback, else the first cause.

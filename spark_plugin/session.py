@@ -12,10 +12,11 @@ import re
 import signal
 import sys
 import threading
+import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Iterator, Mapping, Optional
+from typing import Any, Callable, Iterator, Mapping, Optional
 
 from flinkish.errors import UnsupportedSparkError
 from spark_plugin.java import find_java
@@ -28,6 +29,9 @@ JOB_GROUP_PREFIX = "flinkish-slots-"
 
 _LOCAL = re.compile(r"local\[\s*(\*|\d+)\s*(?:,\s*(\d+)\s*)?\]")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]")
+#: Executors of one application start together; one that comes later than this waits for cores.
+_NEXT_EXECUTOR_S = 10
+_EXECUTORS_POLL_S = 0.1
 _lock = threading.Lock()
 
 
@@ -99,9 +103,18 @@ def context_of(spark: Any) -> Any:
     Raises:
         UnsupportedSparkError: a Spark Connect session, which has none.
     """
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        raise _connect_is_refused()
+    if is_connect(spark):
+        raise UnsupportedSparkError(
+            "could not use this Spark session",
+            why="it is a Spark Connect session, which has no SparkContext",
+            do="make a classic session: spark-submit, or flinkish run",
+        )
     return getattr(spark, "sparkContext", spark)
+
+
+def is_connect(spark: Any) -> bool:
+    """Whether it is a session of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def active_context() -> Optional[Any]:
@@ -120,12 +133,10 @@ def get_or_create_context(tasks_needed: int, configuration: Mapping[str, Any]) -
         configuration: of the job; its ``spark.*`` keys go to the context that is started here.
     Raises:
         JavaNotFoundError: no Java, and none is running yet.
-        UnsupportedSparkError: the process talks to Spark through Spark Connect.
     """
     with _lock:
         context = active_context()
         if context is None:
-            _refuse_connect()
             context = _create_context(tasks_needed, configuration)
             log.info(
                 "spark started version=%s master=%s application=%s",
@@ -133,6 +144,20 @@ def get_or_create_context(tasks_needed: int, configuration: Mapping[str, Any]) -
             )
         _leave_slots_to_the_job_manager(context)
         return context
+
+
+def get_or_create(tasks_needed: int, configuration: Mapping[str, Any]) -> Any:
+    """The Spark of this process: its Spark Connect session where it talks to Spark that way, else as
+    ``get_or_create_context``."""
+    if "SPARK_REMOTE" in os.environ or "SPARK_CONNECT_MODE_ENABLED" in os.environ:
+        from pyspark.sql import SparkSession
+
+        spark = SparkSession.builder.getOrCreate()
+        context = active_context()
+        if context is not None:  # remote("local"): the server is this process
+            _leave_slots_to_the_job_manager(context)
+        return spark
+    return get_or_create_context(tasks_needed, configuration)
 
 
 def get_or_create_session(tasks_needed: int, configuration: Mapping[str, Any]) -> Any:
@@ -192,19 +217,6 @@ def _set_defaults(conf: Any, given: Mapping[str, str], master: str) -> None:
             conf.setIfMissing("spark.driver.bindAddress", "127.0.0.1")
 
 
-def _refuse_connect() -> None:
-    if "SPARK_REMOTE" in os.environ or "SPARK_CONNECT_MODE_ENABLED" in os.environ:
-        raise _connect_is_refused()
-
-
-def _connect_is_refused() -> UnsupportedSparkError:
-    return UnsupportedSparkError(
-        "could not start slots in this Spark session",
-        why="it is a Spark Connect session; the JobManager must live in the driver",
-        do="start the job with spark-submit, or with flinkish run",
-    )
-
-
 def _leave_slots_to_the_job_manager(context: Any) -> None:
     """Make Ctrl-C cancel all Spark jobs but those that carry slots.
 
@@ -229,8 +241,9 @@ def cancel_other_jobs(context: Any) -> None:
     """Cancel each active Spark job that carries no slots."""
     store = context._jsc.sc().statusStore()
     for job_id in context.statusTracker().getActiveJobsIds():
-        group = store.job(job_id).jobGroup()
-        if not (group.isDefined() and group.get().startswith(JOB_GROUP_PREFIX)):
+        job = store.job(job_id)
+        # Spark Connect, whose server may be this process, has the name in a tag.
+        if JOB_GROUP_PREFIX not in f"{job.jobGroup().toString()} {job.jobTags().toString()}":
             context._jsc.sc().cancelJob(job_id)
 
 
@@ -251,6 +264,27 @@ def registered_task_slots(context: Any) -> int:
     scala_context = context._jsc.sc()
     profile = scala_context.resourceProfileManager().defaultResourceProfile()
     return scala_context.maxNumConcurrentTasks(profile)
+
+
+def wait_for_task_slots(context: Any, wanted: int, timeout_ms: int) -> None:
+    """Wait until executors for ``wanted`` tasks have registered.  Returns earlier when the cluster seems to
+    have no more: none at all after ``timeout_ms``, no further one for ten seconds.
+
+    An application is up before its executors are, and what a standalone master, YARN or Kubernetes will
+    grant is known only when they register.  Where the master's text says how many there will be, the
+    JobManager waits, not we."""
+    task_cpus = int(context.getConf().get("spark.task.cpus", "1"))
+    if task_slots_of_master(context.master, task_cpus, cores=1) is None:
+        wait_until_registered(lambda: registered_task_slots(context), wanted, timeout_ms)
+
+
+def wait_until_registered(count: Callable[[], int], wanted: int, timeout_ms: int) -> None:
+    """As ``wait_for_task_slots``; ``count`` says for how many tasks executors have registered."""
+    seen, deadline_s = 0, time.monotonic() + timeout_ms / 1000
+    while (registered := count()) < wanted and time.monotonic() < deadline_s:
+        if registered > seen:
+            seen, deadline_s = registered, time.monotonic() + _NEXT_EXECUTOR_S
+        time.sleep(_EXECUTORS_POLL_S)
 
 
 @dataclass(frozen=True)
@@ -287,28 +321,21 @@ def _task_set_managers(schedulable: Any) -> Iterator[Any]:
             yield from _task_set_managers(inner)
 
 
-def check_barrier_allowed(context: Any) -> None:
-    """Refuse what cannot go with a stage whose tasks start together and never end.
-
-    Raises:
-        UnsupportedSparkError: dynamic allocation or speculation is on.
-    """
-    if is_local(context.master):  # Spark itself ignores both there
-        return
+def advertised_hosts(context: Any) -> list[str]:
+    """Where executors find the driver, likeliest first."""
+    if is_on_this_machine(context.master):
+        return ["127.0.0.1"]
     conf = context.getConf()
-    for key, name in (
-        ("spark.dynamicAllocation.enabled", "dynamic allocation"),
-        ("spark.speculation", "speculation"),
-    ):
-        if conf.get(key, "false").lower() == "true":
-            raise UnsupportedSparkError(
-                f"could not start slots with {name}",
-                where=f"Spark application {context.applicationId}, master {context.master}",
-                why=f"{key} is true, and Spark runs no barrier stage beside it"
-                if name == "dynamic allocation"
-                else f"{key} is true, and Spark would start copies of slots that run long",
-                do=f"start Spark with --conf {key}=false",
-            )
+    hosts = [conf.get("spark.driver.host"), conf.get("spark.driver.bindAddress", None)]
+    return list(dict.fromkeys(host for host in hosts if host and host != "0.0.0.0"))
+
+
+def bind_host(context: Any) -> str:
+    """The address of this machine that those hosts lead to."""
+    if is_on_this_machine(context.master):
+        return "127.0.0.1"
+    conf = context.getConf()
+    return conf.get("spark.driver.bindAddress", None) or conf.get("spark.driver.host")
 
 
 # ---- the end ------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from flinkish.jobmanager.launcher import Launcher
 from flinkish.shell.slot_cluster import SlotCluster
 from spark_plugin import session
 from spark_plugin.dataframe_files import drop_dataframes
-from spark_plugin.launcher import BarrierLauncher
+from spark_plugin.launch_mode import create_launcher
 
 
 class SessionCluster(SlotCluster):
@@ -24,10 +24,11 @@ class SessionCluster(SlotCluster):
     jobs of the session run in the cores that are left.
 
     Args:
-        spark: a classic SparkSession or SparkContext; None: the active one, or a new local one with
-            a core more than the slots take.
+        spark: a SparkSession (classic or Connect) or SparkContext; None: the active one, or a new local
+            one with a core more than the slots take.
         slots: each is a process of its own and runs one job at a time.
-        configuration: of the cluster (heartbeats, timeouts) and of the environments it makes.
+        configuration: of the cluster (launch mode, heartbeats, timeouts) and of the environments it
+            makes.
     Raises:
         NotEnoughSlotsError: the Spark cluster has fewer cores.
         UnsupportedSparkError: this Spark session cannot carry slots.
@@ -39,9 +40,9 @@ class SessionCluster(SlotCluster):
         super().__init__(slots, configuration)
         if spark is None:
             per_task = options.read(self.configuration, options.NUM_TASK_SLOTS)
-            spark = session.get_or_create_context(-(-slots // per_task), self.configuration)
+            spark = session.get_or_create(-(-slots // per_task), self.configuration)
         self.spark = spark
-        self._launcher = BarrierLauncher(spark, slots, self.configuration)
+        self._launcher = create_launcher(spark, slots, self.configuration)
 
     def create_launcher(self) -> Launcher:
         return self._launcher
@@ -52,4 +53,4 @@ class SessionCluster(SlotCluster):
         try:
             super().close()
         finally:
-            drop_dataframes(session.context_of(self.spark))
+            drop_dataframes(self._launcher.application.identity)

@@ -18,16 +18,23 @@ def check_parallelism(parallelism: int, max_parallelism: Optional[int] = None, w
     """``parallelism`` as an int >= 1, and not above ``max_parallelism`` where that is set (> 0)."""
     if isinstance(parallelism, bool) or not hasattr(parallelism, "__index__"):
         raise InvalidJobError(
-            f"could not set the parallelism of {what} to {parallelism!r}", why="it is not an int"
+            f"could not set the parallelism of {what} to {parallelism!r}",
+            where=what,
+            why=f"it is a {type(parallelism).__name__}, not an int",
+            do="give the number of subtasks, 1 or more",
         )
     parallelism = parallelism.__index__()
     if parallelism < 1:
         raise InvalidJobError(
-            f"could not set the parallelism of {what} to {parallelism}", why="it must be at least 1"
+            f"could not set the parallelism of {what} to {parallelism}",
+            where=what,
+            why="it must be at least 1",
+            do="give the number of subtasks, 1 or more",
         )
     if max_parallelism is not None and 0 < max_parallelism < parallelism:
         raise InvalidJobError(
             f"could not set the parallelism of {what} to {parallelism}",
+            where=what,
             why=f"its max parallelism is {max_parallelism}",
             do="lower the parallelism, or raise the max parallelism",
         )
@@ -38,13 +45,18 @@ def check_max_parallelism(max_parallelism: int, what: str = "the job") -> int:
     """``max_parallelism`` as an int from 1 to 32768."""
     if isinstance(max_parallelism, bool) or not hasattr(max_parallelism, "__index__"):
         raise InvalidJobError(
-            f"could not set the max parallelism of {what} to {max_parallelism!r}", why="it is not an int"
+            f"could not set the max parallelism of {what} to {max_parallelism!r}",
+            where=what,
+            why=f"it is a {type(max_parallelism).__name__}, not an int",
+            do=f"give a number from 1 to {MAX_PARALLELISM_LIMIT}",
         )
     max_parallelism = max_parallelism.__index__()
     if not 1 <= max_parallelism <= MAX_PARALLELISM_LIMIT:
         raise InvalidJobError(
             f"could not set the max parallelism of {what} to {max_parallelism}",
+            where=what,
             why=f"it must be from 1 to {MAX_PARALLELISM_LIMIT}",
+            do=f"give a number from 1 to {MAX_PARALLELISM_LIMIT}",
         )
     return max_parallelism
 

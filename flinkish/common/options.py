@@ -134,12 +134,36 @@ SPARK_MASTER = _option(
     None,
     "Spark master when flinkish makes the session itself. Unset: spark-submit's or local.",
 )
+LAUNCH_MODE = _option(
+    "flinkish.launch-mode",
+    "string",
+    "barrier",
+    "barrier: all slots are tasks of one Spark stage, which start together and are lost together. "
+    "independent: each is a Spark job of its own, so that a lost Python worker or executor costs only its "
+    "slots, and dynamic allocation may be on; slots may then come one after another.",
+    choices=("barrier", "independent"),
+)
+JOB_MANAGER_RPC_ADDRESS = _option(
+    "jobmanager.rpc.address",
+    "string",
+    None,
+    "Name or address by which executors reach the program that calls execute(). Unset: Spark's driver "
+    "host; with Spark Connect, this machine's address on the way to the server.",
+)
+JOB_MANAGER_BIND_HOST = _option(
+    "jobmanager.bind-host",
+    "string",
+    None,
+    "Address of this machine that the program listens on for its slots. Unset: the one that Spark's driver "
+    "listens on; with Spark Connect, as jobmanager.rpc.address when that is unset.",
+)
 NUM_TASK_SLOTS = _option(
     "taskmanager.numberOfTaskSlots",
     "int",
     1,
-    "Slot processes that one Spark task supervises. More than one needs spark.task.cpus to match, "
-    "else they share a core.",
+    "Slot processes that one Spark task supervises. Give Spark as many spark.task.cpus; with fewer the slots of "
+    "a task share its cores, which is allowed, with a warning, because slots that wait for brokers "
+    "or disks need little of a core.",
     minimum=1,
 )
 SLOT_REQUEST_TIMEOUT = _option(
@@ -173,6 +197,36 @@ TASK_CANCELLATION_TIMEOUT = _option(
     10_000,
     "Time after which the slot of a task that does not end is killed; its stacks are logged. 0: never.",
     minimum=0,
+)
+
+# ---- security ------------------------------------------------------------------------------------
+
+SSL_INTERNAL_ENABLED = _option(
+    "security.ssl.internal.enabled",
+    "boolean",
+    False,
+    "Encrypt the TCP connections between driver and slots by TLS 1.3, both sides with a certificate. The key "
+    "reaches the slots with the tasks that Spark sends, so let Spark encrypt too "
+    "(spark.network.crypto.enabled). Unix sockets between slots of one host are not encrypted.",
+)
+SSL_INTERNAL_CERTIFICATE = _option(
+    "security.ssl.internal.certificate",
+    "string",
+    None,
+    "PEM file on the driver with the certificate of all processes, and the chain behind it. Unset: each "
+    "job or session makes its own.",
+)
+SSL_INTERNAL_KEY = _option(
+    "security.ssl.internal.key",
+    "string",
+    None,
+    "PEM file on the driver with the key of that certificate, without a password.",
+)
+SSL_INTERNAL_CA = _option(
+    "security.ssl.internal.ca",
+    "string",
+    None,
+    "PEM file on the driver with the authorities whose certificates are taken. Unset: only that very certificate.",
 )
 
 # ---- records between slots ----------------------------------------------------------------------

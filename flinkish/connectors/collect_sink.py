@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from typing import Any, Callable, Generic, Iterator, Optional, TypeVar
 
-from flinkish.connectors.driver_writer import DriverWriter
+from flinkish.connectors.driver_writer import WINDOW_BYTES, DriverWriter
 from flinkish.connectors.isolation import portable_pickle
 from flinkish.connectors.spi import (
     Sink,
@@ -57,7 +57,11 @@ class CollectSink(Sink[T]):
 
 class _CollectWriter(DriverWriter[T]):
     def encode(self, values: list[T]) -> list[bytes]:
-        return [portable_pickle(values)]
+        data = portable_pickle(values)
+        if len(data) > WINDOW_BYTES and len(values) > 1:
+            half = len(values) // 2
+            return self.encode(values[:half]) + self.encode(values[half:])
+        return [data]
 
 
 class _CollectCoordinator(SinkCoordinator):

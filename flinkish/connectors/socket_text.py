@@ -41,6 +41,8 @@ def _connect_nowait(host: str, port: int) -> socket.socket:
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     connection = socket.socket(family, kind, protocol)
     connection.setblocking(False)
+    # A line leaves at once: with Nagle's algorithm and delayed acknowledgements some wait 40 ms.
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     code = connection.connect_ex(address)
     if code not in _IN_PROGRESS:
         connection.close()
@@ -112,6 +114,7 @@ class _SocketReader(SourceReader[str, _SocketSplit]):
         self._rest = b""  # begins with an unfinished line
         self._lines: list[str] = []
         self._next = 0
+        self._drained = False  # the last read took all that was there
         self._ended = False
 
     @property
@@ -134,9 +137,11 @@ class _SocketReader(SourceReader[str, _SocketSplit]):
         self._next += len(batch)
         if batch:
             output.collect_batch(batch)
-        if self._next < len(self._lines) or not self._ended:
+        if self._next < len(self._lines):
             return InputStatus.MORE_AVAILABLE
-        return InputStatus.END_OF_INPUT
+        if self._ended:
+            return InputStatus.END_OF_INPUT
+        return InputStatus.NOTHING_AVAILABLE if self._drained else InputStatus.MORE_AVAILABLE
 
     def _receive(self) -> bool:
         """Read what is there; False when there is nothing yet."""
@@ -162,6 +167,7 @@ class _SocketReader(SourceReader[str, _SocketSplit]):
             return self._lost(error)
         if not data:
             return self._lost(None)
+        self._drained = len(data) < _RECEIVE_BYTES
         *lines, self._rest = (self._rest + data).split(self._delimiter)
         if len(self._rest) > source.max_line_bytes:
             raise UserError(

@@ -219,7 +219,9 @@ class SourceReader(abc.ABC, Generic[T, SplitT]):
     def poll_next(self, output: ReaderOutput[T]) -> InputStatus:
         """Hand some records to ``output`` and return; stop when ``output.room`` is used up.
 
-        Called again and again while the subtask may emit; never while a snapshot is taken."""
+        Called again and again while the subtask may emit; never while a snapshot is taken.  After
+        NOTHING_AVAILABLE it is surely called when ``fileno`` is readable, ``poll_interval_ms`` has passed,
+        ``wakeup`` was called or something came from the enumerator, and may be called at other times."""
 
     def fileno(self) -> Optional[int]:
         """A descriptor that becomes readable when there is more, after NOTHING_AVAILABLE."""

@@ -12,21 +12,40 @@ import io
 import pickle
 import sys
 import types
-from typing import Any, Iterator, Mapping, NamedTuple, Optional
+import typing
+from typing import Any, Optional
 
 import cloudpickle
 
 from flinkish.errors import UnpicklableFunctionError
 from flinkish.graph.job_graph import JobGraph, JobVertex
+from flinkish.graph.pickling_culprit import find_culprit, is_too_deep
 
 _PROTOCOL = 5
-_DEPTH_MAX = 12
-# Driver-only objects of Spark, known by name: some of them pickle and then fail in the slot.
-_SPARK_DRIVER_TYPES = frozenset(
-    ("SparkSession", "SparkContext", "DataFrame", "SQLContext", "RDD", "PipelinedRDD", "Column",
-     "GroupedData", "DataFrameReader", "DataFrameWriter", "StreamingContext", "StreamingQuery")
-)
+# A way to a culprit that has more labels is shown without its middle.
+_WAY_MAX = 8
 
+_COLLECT = (
+    "use it in the driver before execute(): collect() what the function needs into plain Python values and "
+    "capture those, or read a DataFrame as a stream with env.from_dataframe() and bring it to the function "
+    "with connect() or broadcast()"
+)
+# Driver-only objects of Spark, known by the name of their type, and what to do instead: some of them
+# pickle and then fail in the slot.
+_SPARK_DRIVER_TYPES = {
+    **dict.fromkeys(
+        ("SparkSession", "SparkContext", "SQLContext", "StreamingContext", "DataFrame", "RDD", "GroupedData",
+         "Catalog", "DataFrameReader", "DataFrameWriter", "DataFrameWriterV2", "DataStreamReader",
+         "DataStreamWriter", "StreamingQuery", "StreamingQueryManager", "RuntimeConfig", "UDFRegistration"),
+        _COLLECT,
+    ),
+    "Broadcast": "capture its value: slots get it with the function",
+    "Accumulator": "count with a metric of get_runtime_context(), or emit what is to be counted",
+    "UserDefinedFunction": "call the Python function that it was made of",
+    "Column": "compute with the Python values of the record: a column has none outside Spark",
+}  # fmt: skip
+# Packages all of whose objects are such: pandas-on-Spark, and what stands for an object of the JVM.
+_SPARK_DRIVER_PACKAGES = ("pyspark.pandas.", "py4j.")
 
 # Those of flinkish, by module: without a cluster they would even pickle, and then do nothing in a slot.
 _OWN_DRIVER_MODULES = (
@@ -42,6 +61,9 @@ _OWN_DRIVER_MODULES = (
 )
 
 
+_CachedFunction = type(functools.lru_cache(len))
+
+
 class _DriverObjectFound(Exception):
     """Raised out of the pickler at an object of Spark or flinkish that lives in the driver only."""
 
@@ -49,7 +71,9 @@ class _DriverObjectFound(Exception):
 class _Pickler(cloudpickle.Pickler):
     """cloudpickle that stops at Spark's driver objects, and keeps what some of its versions lose: the file
     name of code (they write "<dynamic-code>", and then the user's traceback shows neither file nor line),
-    and the slots of a class (its objects then pickle in another form than those of the driver)."""
+    and the slots of a class (its objects then pickle in another form than those of the driver).  What
+    would go by its name in ``__main__``, which the slot does not have, goes by value too: functions with
+    a ``functools.cache``, which comes empty, and ``typing.NewType``."""
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is types.CodeType:
@@ -60,6 +84,13 @@ class _Pickler(cloudpickle.Pickler):
             )
         if _is_driver_object(obj):
             raise _DriverObjectFound(_type_name(obj))
+        if isinstance(obj, (_CachedFunction, typing.NewType)) and not _is_importable(obj):
+            if isinstance(obj, typing.NewType):
+                return typing.NewType, (obj.__name__, obj.__supertype__), {"__module__": obj.__module__}
+            parameters = obj.cache_parameters()
+            arguments = (parameters["maxsize"], parameters["typed"])
+            # The function comes afterwards, because it may call itself by this object.
+            return _empty_cache, arguments, obj.__wrapped__, None, None, functools.update_wrapper
         reduced = super().reducer_override(obj)
         if isinstance(obj, type) and isinstance(reduced, tuple) and "__slots__" in vars(obj):
             make, arguments, *_ = reduced
@@ -69,18 +100,41 @@ class _Pickler(cloudpickle.Pickler):
         return reduced
 
 
-def _is_spark_object(obj: Any) -> bool:
+def _empty_cache(maxsize: Optional[int], typed: bool) -> Any:
+    @functools.lru_cache(maxsize, typed)
+    def cached(*arguments: Any, **keywords: Any) -> Any:
+        return cached.__wrapped__(*arguments, **keywords)
+
+    return cached
+
+
+def _is_importable(obj: Any) -> bool:
+    """Whether a slot finds ``obj`` by its name."""
+    module = obj.__module__
+    if module is None or module == "__main__" or module in cloudpickle.list_registry_pickle_by_value():
+        return False
+    found: Any = sys.modules.get(module)
+    for name in getattr(obj, "__qualname__", "").split("."):
+        found = getattr(found, name, None)
+    return found is obj
+
+
+def _spark_advice(obj: Any) -> Optional[str]:
+    """What to do instead of capturing this object of Spark; None: it is no such object, or can travel."""
     # By name: a job that uses no Spark object must not import pyspark.
-    return any(
-        cls.__name__ in _SPARK_DRIVER_TYPES and cls.__module__.split(".")[0] == "pyspark"
-        for cls in type(obj).__mro__
-    )
+    for cls in type(obj).__mro__:
+        module = f"{cls.__module__}."
+        if module.startswith(_SPARK_DRIVER_PACKAGES):
+            return _COLLECT
+        if module.startswith("pyspark.") and cls.__name__ in _SPARK_DRIVER_TYPES:
+            return _SPARK_DRIVER_TYPES[cls.__name__]
+    return None
 
 
 def _is_driver_object(obj: Any) -> bool:
     if isinstance(obj, types.FunctionType):  # most of what is pickled
         return False
-    return _is_spark_object(obj) or any(
+    return _spark_advice(obj) is not None or any(
         cls.__module__ in _OWN_DRIVER_MODULES for cls in type(obj).__mro__
     )
 
@@ -134,13 +188,6 @@ def main_module_classes() -> bytes:
 # ---- naming the culprit -------------------------------------------------------------------------
 
 
-class _Child(NamedTuple):
-    """One thing that a value holds: how the user would write it, and whether it is a variable."""
-
-    label: str
-    value: Any
-
-
 def _failure(obj: Any) -> Optional[BaseException]:
     """Why ``obj`` cannot travel, or None."""
     try:
@@ -175,25 +222,24 @@ def _explain(vertex: JobVertex, error: BaseException) -> UnpicklableFunctionErro
 def _describe(
     vertex: JobVertex, operator_name: str, role: str, value: Any, failure: BaseException
 ) -> UnpicklableFunctionError:
-    path, culprit, failure = _find_culprit(value, failure)
+    path, culprit, failure = find_culprit(value, failure, _failure, _is_driver_object)
     function = _function_name(value)
     kind = _type_name(culprit)
-    variable = path[-1] if path else ""
-    way = " of ".join(f'"{label}"' for label in reversed(path))
+    labels = [f'"{label}"' for label in reversed(path)]
+    if len(labels) > _WAY_MAX:
+        labels[_WAY_MAX // 2 : -_WAY_MAX // 2] = ["..."]
+    captured = f"captures {' of '.join(labels)}, a {kind}" if path else f"is a {kind}"
     if isinstance(failure, _DriverObjectFound):
-        why = f"it captures {way or 'it'}, a {kind}, which lives in the driver only"
-        do = (
+        why = f"it {captured}, which lives in the driver only"
+        do = _spark_advice(culprit) or (
             "collect what the function needs into plain Python values before, "
-            + (
-                "or read the DataFrame as a stream with env.from_dataframe()"
-                if _is_spark_object(culprit)
-                else "or bring another stream to the function with connect() or union()"
-            )
+            "or bring another stream to the function with connect() or union()"
         )
+    elif is_too_deep(failure):
+        why = f"it {captured}, which is nested too deeply to be pickled"
+        do = "capture it in a flatter form, such as a list or a dict of its parts"
     else:
-        reason = str(failure).strip().splitlines()
-        text = f"{type(failure).__name__}: {reason[0] if reason else ''}".rstrip(": ")
-        why = f"it captures {way}, a {kind}: {text}" if path else f"it is a {kind}: {text}"
+        why = f"it {captured}: {_failure_text(failure)}"
         do = (
             "make it in open() of a rich function, which runs in the slot, "
             "or capture plain values to make it from"
@@ -205,9 +251,17 @@ def _describe(
         do=do,
         operator=operator_name,
         function=function,
-        variable=variable,
+        variable=path[-1] if path else "",
         variable_type=kind,
     )
+
+
+def _failure_text(failure: BaseException) -> str:
+    try:
+        lines = str(failure).strip().splitlines()
+    except Exception:  # of the user's class
+        lines = []
+    return f"{type(failure).__name__}: {lines[0] if lines else ''}".rstrip(": ")
 
 
 def _function_name(value: Any) -> str:
@@ -220,101 +274,6 @@ def _function_name(value: Any) -> str:
             return f"{name} (line {code.co_firstlineno} of {code.co_filename})"
         return name
     return type(value).__qualname__
-
-
-def _find_culprit(
-    value: Any, failure: BaseException
-) -> tuple[list[str], Any, BaseException]:
-    """Go down to the smallest thing that fails alone; the way there as labels."""
-    path: list[str] = []
-    seen = {id(value)}
-    while len(path) < _DEPTH_MAX:
-        for child in _children(value):
-            if id(child.value) in seen:
-                continue
-            child_failure = _failure(child.value)
-            if child_failure is not None:
-                seen.add(id(child.value))
-                path.append(child.label)
-                value, failure = child.value, child_failure
-                break
-        else:
-            break
-    return path, value, failure
-
-
-def _children(value: Any) -> Iterator[_Child]:
-    """What pickling ``value`` also pickles."""
-    if _is_driver_object(value):
-        return
-    if isinstance(value, types.MethodType):
-        yield _Child("self", value.__self__)
-        yield _Child(value.__func__.__name__, value.__func__)
-    elif isinstance(value, types.FunctionType):
-        yield from _captures(value)
-    elif isinstance(value, functools.partial):
-        yield _Child("func", value.func)
-        yield from (_Child(f"argument {i}", item) for i, item in enumerate(value.args))
-        yield from (_Child(name, item) for name, item in value.keywords.items())
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield _Child(f"[{key!r:.50}]", item)
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        for index, item in enumerate(value):
-            yield _Child(f"[{index}]", item)
-    elif isinstance(value, type):
-        for name, item in vars(value).items():
-            if isinstance(item, (staticmethod, classmethod)):
-                item = item.__func__
-            if name not in ("__dict__", "__weakref__"):
-                yield _Child(f"{value.__name__}.{name}", item)
-    else:
-        yield from _attributes(value)
-
-
-def _captures(function: types.FunctionType) -> Iterator[_Child]:
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
-        try:
-            yield _Child(name, cell.cell_contents)
-        except ValueError:  # not assigned yet
-            continue
-    for name in sorted(_global_names(function.__code__)):
-        if name in function.__globals__:
-            yield _Child(name, function.__globals__[name])
-    for index, item in enumerate(function.__defaults__ or ()):
-        yield _Child(f"default {index}", item)
-    yield from (_Child(name, item) for name, item in (function.__kwdefaults__ or {}).items())
-    yield from (_Child(name, item) for name, item in vars(function).items())
-
-
-def _global_names(code: types.CodeType) -> set[str]:
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= _global_names(constant)
-    return names
-
-
-def _attributes(value: Any) -> Iterator[_Child]:
-    cls = type(value)
-    state: Any = None
-    getstate = getattr(cls, "__getstate__", None)
-    if getstate is not None and getstate is not getattr(object, "__getstate__", None):
-        try:
-            state = value.__getstate__()
-        except Exception:  # the user's code; what the object holds is looked at without it
-            state = None
-    if not isinstance(state, dict):
-        state = dict(getattr(value, "__dict__", {}))
-        for base in cls.__mro__:
-            slots = base.__dict__.get("__slots__", ())
-            for name in (slots,) if isinstance(slots, str) else slots:
-                if hasattr(value, name):
-                    state[name] = getattr(value, name)
-    for name, item in state.items():
-        yield _Child(f"self.{name}", item)
-    if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
-        yield _Child(cls.__name__, cls)
 
 
 def unpickle_chain(data: bytes) -> Any:

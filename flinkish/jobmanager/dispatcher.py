@@ -22,6 +22,7 @@ from flinkish.jobmanager.events import (
     Aborted,
     CancelRequested,
     Committed,
+    CommitterStarted,
     CoordinatorFailed,
     CoordinatorSaid,
     DeployToSlot,
@@ -37,6 +38,7 @@ from flinkish.jobmanager.events import (
     SlotsAllocated,
     SlotSaid,
     SlotsRefused,
+    SlotStandsStill,
     Tick,
 )
 from flinkish.jobmanager.job_master import JobMaster
@@ -74,7 +76,9 @@ class Dispatcher:
                 self._run(master.start(now_ms), now_ms, effects)
             case SlotSaid(connection, message):
                 self._slot_said(connection, message, now_ms, effects)
-            case CancelRequested() | CoordinatorSaid() | CoordinatorFailed() | Committed() | Aborted():
+            case CancelRequested() | CoordinatorSaid() | CoordinatorFailed():
+                self._to_job(event.job_id, event, now_ms, effects)
+            case CommitterStarted() | Committed() | Aborted():
                 self._to_job(event.job_id, event, now_ms, effects)
             case Tick():
                 self._run(self.resource_manager.step(event, now_ms), now_ms, effects)
@@ -106,7 +110,7 @@ class Dispatcher:
             match wish:
                 case RequestSlots() | ReleaseSlots() | InterruptSlots() | KillSlots() | SendToSlot():
                     self._run(self.resource_manager.step(wish, now_ms), now_ms, effects)
-                case SlotsAllocated(job_id) | SlotsRefused(job_id) | SlotLost(job_id):
+                case SlotsAllocated(job_id) | SlotsRefused(job_id) | SlotLost(job_id) | SlotStandsStill(job_id):
                     self._to_job(job_id, wish, now_ms, effects)
                 case DeployToSlot(_, _, index, slots):
                     slot = self.resource_manager.slots.get(slots[index].slot_id)
@@ -153,13 +157,23 @@ class Dispatcher:
             "slots-total": len(slots),
             "slots-available": sum(slot.state is SlotState.FREE for slot in slots),
             "taskmanagers": [
-                {"lease": s.lease, "task": s.task_index, "host": s.host, "attempt": s.spark_attempt}
+                {"lease": s.lease, "task": s.task_index, "host": s.host, "attempt": s.spark_attempt, "pid": s.pid}
                 for s in self.resource_manager.supervisors.values()
             ],
             "slots": [
-                {"id": s.slot_id, "state": s.state.name, "job": s.job_id, "pid": s.pid} for s in slots
+                {
+                    "id": s.slot_id,
+                    "state": s.state.name,
+                    "job": s.job_id,
+                    "pid": s.pid,
+                    "progress-age-ms": s.progress_age_ms,
+                }
+                for s in slots
             ],
-            "jobs": [master.describe() for master in self.jobs.values()]
+            "jobs": [
+                {**master.describe(), "waits-for": self.resource_manager.why_waiting(job_id)}
+                for job_id, master in self.jobs.items()
+            ]
             + [job.description for job in self.archive.values()],
         }
 

@@ -43,6 +43,15 @@ class LaunchEnded:
 
 
 @dataclass(frozen=True)
+class SupervisorEnded:
+    """A supervisor that was launched alone has ended for good, its Spark retries with it; the others of
+    the launch go on."""
+
+    task_index: int
+    error: FlinkishError
+
+
+@dataclass(frozen=True)
 class SupervisorRegistered:
     connection: int
     message: RegisterSupervisor
@@ -108,6 +117,15 @@ class CoordinatorFailed:
 
 
 @dataclass(frozen=True)
+class CommitterStarted:
+    """A committer of the job's sinks begins to publish, or to remove what was prepared."""
+
+    job_id: str
+    attempt: int
+    sink: str
+
+
+@dataclass(frozen=True)
 class Committed:
     """The committers of the job's sinks have run; ``error`` None: everything is published."""
 
@@ -138,6 +156,7 @@ class Tick:
 Event = Union[
     Launched,
     LaunchEnded,
+    SupervisorEnded,
     SupervisorRegistered,
     SlotRegistered,
     SupervisorReported,
@@ -147,6 +166,7 @@ Event = Union[
     CancelRequested,
     CoordinatorSaid,
     CoordinatorFailed,
+    CommitterStarted,
     Committed,
     Aborted,
     Tick,
@@ -172,6 +192,13 @@ class CloseConnection:
 @dataclass(frozen=True)
 class LaunchSlots:
     """The last launch has ended and a job waits: launch all slots again, under a new lease."""
+
+
+@dataclass(frozen=True)
+class LaunchSupervisors:
+    """Launch these supervisors of the living launch again; they keep slots and lease."""
+
+    tasks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -231,6 +258,13 @@ class JobStatusChanged:
 
 
 @dataclass(frozen=True)
+class Inform:
+    """What goes on: a line for the log."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Warn:
     """Odd, but recovered: a line for the log."""
 
@@ -241,6 +275,7 @@ Effect = Union[
     Send,
     CloseConnection,
     LaunchSlots,
+    LaunchSupervisors,
     StartCoordinators,
     DeployToSlot,
     ToCoordinator,
@@ -248,6 +283,7 @@ Effect = Union[
     AbortSinks,
     ExecutionChanged,
     JobStatusChanged,
+    Inform,
     Warn,
 ]
 
@@ -256,11 +292,12 @@ Effect = Union[
 
 @dataclass(frozen=True)
 class RequestSlots:
-    """JobMaster to ResourceManager."""
+    """JobMaster to ResourceManager.  ``timeout_ms`` None: the cluster's ``slot.request.timeout``."""
 
     job_id: str
     job_name: str
     count: int
+    timeout_ms: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -311,6 +348,16 @@ class SlotLost:
     job_id: str
     slot_id: str
     error: FlinkishError
+
+
+@dataclass(frozen=True)
+class SlotStandsStill:
+    """ResourceManager to JobMaster: the loop of this slot process has not turned for so long."""
+
+    job_id: str
+    slot_id: str
+    pid: int
+    age_ms: int
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,9 @@ become CANCELED.
 
 Cancelling is bounded.  User code that still runs is interrupted every ``cancellation_interval_ms``;
 what has not ended after ``cancellation_timeout_ms`` is killed with its slot; after as long again the
-JobMaster stops waiting.
+JobMaster stops waiting.  So is the wait for committers of a job that has failed or been cancelled.  Those
+that publish have all the time they need: what they do cannot be taken back.  Only who cancels meanwhile
+says that it takes too long; if they have not ended ``cancellation_timeout_ms`` later, the job fails.
 
 Invariants, see ``check``: a job that has ended has only executions that have ended, FINISHED only
 FINISHED ones; FAILED and FAILING have a cause; commits run only after the last task.
@@ -32,7 +34,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from flinkish.common.job_status import JobStatus
-from flinkish.errors import ConnectionLostError, FlinkishError, InternalError
+from flinkish.errors import ConnectionLostError, ExternalError, FlinkishError, InternalError
 from flinkish.graph.execution_graph import (
     ExecutionState,
     ExecutionVertex,
@@ -46,6 +48,7 @@ from flinkish.jobmanager.events import (
     CancelRequested,
     Committed,
     CommitSinks,
+    CommitterStarted,
     CoordinatorFailed,
     CoordinatorSaid,
     DeployToSlot,
@@ -60,6 +63,7 @@ from flinkish.jobmanager.events import (
     SlotLost,
     SlotsAllocated,
     SlotsRefused,
+    SlotStandsStill,
     StartCoordinators,
     Story,
     Tick,
@@ -85,13 +89,15 @@ class JobDescription:
 
     ``operators``: (operator id, vertex id) of those with a coordinator in the driver.
     ``commits``: a sink may have a committer.
-    ``cancellation_interval_ms`` 0: never interrupt.  ``cancellation_timeout_ms`` 0: wait for ever."""
+    ``cancellation_interval_ms`` 0: never interrupt.  ``cancellation_timeout_ms`` 0: wait for ever.
+    ``slot_request_timeout_ms`` None: the cluster's."""
 
     job_graph: JobGraph
     operators: tuple[tuple[str, str], ...] = ()
     commits: bool = False
     cancellation_interval_ms: int = 1_000
     cancellation_timeout_ms: int = 10_000
+    slot_request_timeout_ms: Optional[int] = None
 
     @property
     def job_id(self) -> str:
@@ -120,6 +126,9 @@ class JobMaster:
     deployed: set[str] = field(default_factory=set)
     started: bool = False
     closing: Optional[Closing] = None
+    closing_warn_ms: int = _FOR_EVER_MS  # when it is said that committers take long
+    closing_deadline_ms: int = _FOR_EVER_MS  # when they are not waited for any more
+    committing: str = ""  # the sink whose committer runs
     cancel_deadline_ms: Optional[int] = None
     interrupt_ms: int = _FOR_EVER_MS  # when user code is interrupted next
     killed: bool = False
@@ -145,7 +154,12 @@ class JobMaster:
         return [
             *self._move(JobStatus.RUNNING, now_ms),
             *self._all_to(ExecutionState.SCHEDULED),
-            RequestSlots(self.job.job_id, self.job.job_name, slots_needed(self.job.job_graph)),
+            RequestSlots(
+                self.job.job_id,
+                self.job.job_name,
+                slots_needed(self.job.job_graph),
+                self.job.slot_request_timeout_ms,
+            ),
         ]
 
     def step(self, event, now_ms: int) -> list:
@@ -162,12 +176,17 @@ class JobMaster:
                 return self._slot_said(slot_id, message, now_ms)
             case SlotLost(_, slot_id, error):
                 return self._slot_lost(slot_id, error, now_ms)
+            case SlotStandsStill():
+                return self._slot_stands_still(event)
             case CoordinatorSaid() if event.attempt == self.attempt:
                 return self._coordinator_said(event)
             case CoordinatorFailed(_, attempt, error) if attempt == self.attempt:
                 return [] if self.closing else self._fail(error, now_ms)
             case CancelRequested():
                 return self._cancel(now_ms)
+            case CommitterStarted(_, attempt, sink) if attempt == self.attempt:
+                self.committing = sink
+                return []
             case Committed(_, attempt, error) if attempt == self.attempt:
                 return self._committed(error, now_ms)
             case Aborted(_, attempt) if attempt == self.attempt:
@@ -281,12 +300,17 @@ class JobMaster:
         if self.status is JobStatus.RUNNING:
             if self.job.commits:
                 self.closing = Closing.COMMITTING
+                self.closing_warn_ms = self._cancellation_deadline(now_ms)
                 return [CommitSinks(self.job.job_id, self.attempt)]
             return self._end(JobStatus.FINISHED, now_ms)
         if self.job.commits and self.slots:
             self.closing = Closing.ABORTING
+            self.closing_deadline_ms = self._cancellation_deadline(now_ms)
             return [AbortSinks(self.job.job_id, self.attempt)]
         return self._end_unwell(now_ms)
+
+    def _cancellation_deadline(self, now_ms: int) -> int:
+        return now_ms + (self.job.cancellation_timeout_ms or _FOR_EVER_MS)
 
     def _committed(self, error: Optional[FlinkishError], now_ms: int) -> list:
         if self.closing is not Closing.COMMITTING:
@@ -324,8 +348,11 @@ class JobMaster:
         return [*self._move(JobStatus.FAILING, now_ms), *self._cancel_executions(now_ms)]
 
     def _cancel(self, now_ms: int) -> list:
-        if self.status is not JobStatus.RUNNING or self.closing:
-            return []  # what is being published is published; what fails goes on failing
+        if self.closing is Closing.COMMITTING:  # what is being published is published
+            self.closing_deadline_ms = min(self.closing_deadline_ms, self._cancellation_deadline(now_ms))
+            return []
+        if self.status is not JobStatus.RUNNING:
+            return []  # what fails goes on failing
         return [*self._move(JobStatus.CANCELLING, now_ms), *self._cancel_executions(now_ms)]
 
     def _cancel_executions(self, now_ms: int) -> list:
@@ -338,7 +365,7 @@ class JobMaster:
             effects += self._all_to(ExecutionState.CANCELING)
             for slot_id in slots:
                 effects.append(SendToSlot(job_id, slot_id, CancelTasks(job_id, self.attempt)))
-            self.cancel_deadline_ms = now_ms + (self.job.cancellation_timeout_ms or _FOR_EVER_MS)
+            self.cancel_deadline_ms = self._cancellation_deadline(now_ms)
             self.interrupt_ms = now_ms + (self.job.cancellation_interval_ms or _FOR_EVER_MS)
         return effects + self._end_if_over(now_ms)
 
@@ -368,7 +395,47 @@ class JobMaster:
             )
         return effects + self._fail(error, now_ms)
 
+    def _slot_stands_still(self, event: SlotStandsStill) -> list:
+        tasks = ", ".join(
+            execution.name_with_subtask
+            for execution in self.executions.values()
+            if execution.slot_id == event.slot_id and not execution.state.is_terminal
+        )
+        if not tasks:
+            return []
+        return [
+            Warn(
+                f"a slot stands still, user code or a library that it calls does not return job={self.job.job_id} "
+                f"slot={event.slot_id} pid={event.pid} age_ms={event.age_ms} tasks={tasks!r}"
+            )
+        ]
+
+    def _tick_closing(self, late_ms: int, now_ms: int) -> list:
+        """A committer is user code that waits for a service: nothing can end it but itself."""
+        self.closing_warn_ms += late_ms
+        self.closing_deadline_ms += late_ms
+        job_id, sink = self.job.job_id, self.committing
+        if now_ms >= self.closing_deadline_ms:
+            waited_ms = self.job.cancellation_timeout_ms
+            if self.closing is Closing.ABORTING:
+                warning = f"gave up waiting for a committer that aborts job={job_id} sink={sink!r} waited_ms={waited_ms}"
+                return [Warn(warning), *self._end_unwell(now_ms)]
+            error = ExternalError(
+                f'the committer of sink "{sink}" did not end',
+                where=self._where(),
+                why=f"the job was cancelled while it published, and it took more than {waited_ms} ms longer "
+                "(task.cancellation.timeout); it still runs, in a thread of the driver",
+                do="look whether the result is complete, and at the service that the sink writes to",
+            )
+            return self._committed(error, now_ms)
+        if now_ms >= self.closing_warn_ms:
+            self.closing_warn_ms = _FOR_EVER_MS
+            return [Warn(f"a committer takes long, cancel the job to give it up job={job_id} sink={sink!r}")]
+        return []
+
     def _tick(self, late_ms: int, now_ms: int) -> list:
+        if self.closing is not None:
+            return self._tick_closing(late_ms, now_ms)
         if self.cancel_deadline_ms is None:
             return []
         self.cancel_deadline_ms += late_ms

@@ -23,7 +23,7 @@ class Launcher(abc.ABC):
     @abc.abstractmethod
     def launch(self, launches: Sequence[SlotLaunch]) -> None:
         """Start these supervisors, in the background.  Called again, with a new lease, only after
-        ``alive`` has said False."""
+        ``alive`` has said False; with the same lease only for those that ``take_ended`` has named."""
 
     @abc.abstractmethod
     def stop(self, timeout_ms: int) -> None:
@@ -35,6 +35,11 @@ class Launcher(abc.ABC):
     @abc.abstractmethod
     def alive(self) -> bool:
         """Whether a launch is waiting or running."""
+
+    def take_ended(self) -> Sequence[tuple[int, FlinkishError]]:
+        """Supervisors (by ``task_index``) that have ended alone since the last call, and why; the others
+        of the launch go on.  Never any where all of them end together."""
+        return ()
 
     @abc.abstractmethod
     def failure(self) -> Optional[FlinkishError]:

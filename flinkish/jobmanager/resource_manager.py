@@ -7,7 +7,18 @@ States of a slot::
        │<────disconnects──────┘                  v                       │
        │<──exit reported, or report_wait_ms── MISSING                    │
        │<────────────────────────────────────────────────────────────────┘
-    any ──supervisor gone──> LOST ──supervisor of a Spark retry──> EXPECTED
+    any ──supervisor gone──> LOST ──supervisor of a Spark retry, or of a new Spark job──> EXPECTED
+
+A supervisor that Spark has given up (`SupervisorEnded`, launch mode independent) is launched again at
+once if it had ever registered since it was launched.  Otherwise whoever waits is told why, and it is
+launched again for the next job that asks.
+
+How a process under a job has ended is told by its supervisor, on another connection than its own: the
+report may come before or after the slot's connection closes.  The loss is told when both are there, so
+that nothing that the process has said is passed over, or ``report_wait_ms`` after the first.
+
+A process whose loop does not turn is no loss: user code may take its time, and in Flink too heartbeats
+go on meanwhile.  It is told once, when the heartbeat timeout has passed.
 
 A slot serves one job at a time: after a job its process ends, and the supervisor starts a fresh
 one, which registers under the same slot id.  A process that registers while the core still
@@ -16,8 +27,8 @@ one is dead); the old one's connection is closed, which makes it exit if it live
 
 Requests are served in the order of their arrival, each as a whole, so that a large job is not
 starved by small ones behind it.  A request for more slots than the cluster can ever have is
-refused at once; one that merely waits is refused after ``request_timeout_ms`` with the names of
-those who hold the slots.
+refused at once; one that merely waits says so, and is refused after ``request_timeout_ms``, or the
+time of its job, with the names of those who hold the slots.
 
 Invariants, see ``check``: a slot belongs to a job exactly in ALLOCATED and MISSING; a slot with a
 connection is FREE, ALLOCATED or RELEASED; no connection serves two; no job that waits holds slots; a slot
@@ -34,11 +45,13 @@ from flinkish.errors import FlinkishError, NotEnoughSlotsError, ResourceError, S
 from flinkish.jobmanager.events import (
     CloseConnection,
     Disconnected,
+    Inform,
     InterruptSlots,
     KillSlots,
     LaunchEnded,
     Launched,
     LaunchSlots,
+    LaunchSupervisors,
     ReleaseSlots,
     RequestSlots,
     Send,
@@ -47,7 +60,9 @@ from flinkish.jobmanager.events import (
     SlotRegistered,
     SlotsAllocated,
     SlotsRefused,
+    SlotStandsStill,
     Story,
+    SupervisorEnded,
     SupervisorRegistered,
     SupervisorReported,
     Tick,
@@ -59,6 +74,7 @@ from flinkish.messages.control import (
     KillSlot,
     RegistrationRefused,
     ReleaseSlot,
+    SlotReport,
 )
 from flinkish.messages.deployment import SlotAddress
 
@@ -87,8 +103,17 @@ class Slot:
     connection: Optional[int] = None
     address: Optional[SlotAddress] = None
     pid: Optional[int] = None  # of the process that has registered, until it is known to have ended
-    deadline_ms: Optional[int] = None  # of MISSING and RELEASED
+    deadline_ms: Optional[int] = None  # of MISSING, of RELEASED, and with an exit report
+    exit_report: Optional[SlotReport] = None  # of a process under a job that is still connected
+    progress_age_ms: int = 0  # as last reported: since the loop of the process turned
+    told_to_stand_still: bool = False
     failed_starts: int = 0  # processes that ended badly since the last one registered
+
+    def vacate(self, state: SlotState) -> None:
+        """Its process is gone, or out of reach."""
+        self.state = state
+        self.connection = self.address = self.pid = self.deadline_ms = self.exit_report = None
+        self.progress_age_ms, self.told_to_stand_still = 0, False
 
 
 @dataclass
@@ -100,6 +125,7 @@ class Supervisor:
     connection: int
     last_heartbeat_ms: int
     executor_id: str = ""
+    pid: int = 0
 
     @property
     def place(self) -> str:
@@ -123,7 +149,7 @@ class ResourceManager:
 
     Args:
         capacity: slots that the cluster can ever have; None: unknown.
-        request_timeout_ms: ``slot.request.timeout``.
+        request_timeout_ms: ``slot.request.timeout`` of the cluster.
         heartbeat_timeout_ms: ``heartbeat.timeout``, of supervisors.
         release_timeout_ms: a released process that has not ended by then is killed.
         report_wait_ms: how long a broken connection waits for the supervisor's exit report.
@@ -141,7 +167,10 @@ class ResourceManager:
     story: Story = field(default_factory=Story)
     lease: Optional[str] = None  # of the launch that lives
     _launched_once: bool = False
+    _launch_has_served: bool = False
     _waiting_text: str = ""
+    _unregistered: set[int] = field(default_factory=set)  # supervisors launched, and not seen yet
+    _given_up: set[int] = field(default_factory=set)  # to be launched for the next job that asks
 
     # ---- events ---------------------------------------------------------------------------------
 
@@ -161,8 +190,10 @@ class ResourceManager:
                 return self._disconnected(connection, why, now_ms)
             case LaunchEnded(lease, error):
                 return self._launch_ended(lease, error, now_ms)
+            case SupervisorEnded(task_index, error):
+                return self._supervisor_ended(task_index, error, now_ms)
             case RequestSlots():
-                return self._request(event, now_ms) + self._serve()
+                return self._request(event, now_ms) + self._serve() + self._say_that_it_waits(event)
             case ReleaseSlots(job_id, reason):
                 return self._release(job_id, reason, now_ms) + self._serve()
             case InterruptSlots(job_id, slot_ids):
@@ -181,7 +212,8 @@ class ResourceManager:
 
     def _launched(self, event: Launched) -> list:
         self.lease = event.lease
-        self._launched_once = True
+        self._launched_once, self._launch_has_served = True, False
+        self._unregistered, self._given_up = {task_index for task_index, _ in event.supervisors}, set()
         self.slots = {key: slot for key, slot in self.slots.items() if slot.job_id is not None}
         for task_index, slot_ids in event.supervisors:
             for slot_id in slot_ids:
@@ -211,7 +243,9 @@ class ResourceManager:
             connection,
             now_ms,
             message.executor_id,
+            message.pid,
         )
+        self._unregistered.discard(message.task_index)
         for slot in self._slots_of(key):
             if slot.state is SlotState.LOST:
                 slot.state = SlotState.EXPECTED
@@ -224,6 +258,8 @@ class ResourceManager:
             refusal = f"this launch has no slot {message.slot_id}"
         if not refusal and slot.state is SlotState.LOST:
             refusal = f"the supervisor of slot {message.slot_id} is gone"
+        if not refusal and message.address.slot_id != message.slot_id:
+            refusal = f"slot {message.slot_id} gave the address of slot {message.address.slot_id}"
         if refusal:
             return [
                 Send(connection, RegistrationRefused(refusal)),
@@ -234,9 +270,8 @@ class ResourceManager:
             effects.append(CloseConnection(slot.connection, "a newer process has taken the slot"))
         if slot.job_id is not None:
             effects += self._lose(slot, "its process was replaced", now_ms)
-        slot.state = SlotState.FREE
+        slot.vacate(SlotState.FREE)
         slot.connection, slot.address, slot.pid = connection, message.address, message.pid
-        slot.job_id = slot.deadline_ms = None
         slot.failed_starts = 0
         return effects
 
@@ -255,26 +290,41 @@ class ResourceManager:
         effects: list = []
         for report in message.reports:
             slot = self.slots.get(report.slot_id)
-            if slot is None or report.exit_status is None:
+            if slot is None:
                 continue
-            text = report.detail or f"exit status {report.exit_status}"
-            if slot.state is SlotState.MISSING and report.pid == slot.pid:
-                effects += self._lose_ended(slot, report, text, now_ms)
+            if report.exit_status is None:
+                effects += self._progressed(slot, report)
+            elif slot.job_id is not None and report.pid == slot.pid:
+                slot.exit_report = report
+                if slot.state is SlotState.MISSING:
+                    effects += self._lose(slot, "", now_ms)
+                else:
+                    slot.deadline_ms = now_ms + self.report_wait_ms
             elif slot.state is SlotState.EXPECTED and report.exit_status != 0:
                 slot.failed_starts += 1
                 if slot.failed_starts >= FAILED_STARTS_MAX:
-                    effects += self._refuse_all(slot, supervisor, text)
+                    effects += self._refuse_all(slot, supervisor, _exit_text(report))
         return effects
 
-    def _lose_ended(self, slot: Slot, report, text: str, now_ms: int) -> list:
-        """A process that served a job has ended with a status."""
-        why, do = f"its process has ended: {text}", "look at the executor's log"
+    def _progressed(self, slot: Slot, report: SlotReport) -> list:
+        if slot.job_id is None or report.pid != slot.pid:
+            return []
+        slot.progress_age_ms = report.progress_age_ms
+        still = report.progress_age_ms > self.heartbeat_timeout_ms
+        news = still and not slot.told_to_stand_still
+        slot.told_to_stand_still = still
+        return [SlotStandsStill(slot.job_id, slot.slot_id, slot.pid, slot.progress_age_ms)] if news else []
+
+    @staticmethod
+    def _why_ended(report: SlotReport) -> tuple[str, str]:
+        """Why a process that served a job has ended, and what to do."""
+        why, do = f"its process has ended: {_exit_text(report)}", "look at the executor's log"
         if report.exit_status == 0:  # of a release it would be, but nobody has released it
             why = "user code or a C library has ended its process with exit code 0"
             do = "look for os._exit, or exit() in a C library, in the job's code"
         elif report.exit_status == -_SIGKILL and not report.ended_by_supervisor:
             do += "; a process that was killed is often out of memory"
-        return self._lose(slot, why, now_ms, do)
+        return why, do
 
     def _refuse_all(self, slot: Slot, supervisor: Supervisor, text: str) -> list:
         """A process that never comes up (a module is missing there) is no reason to wait."""
@@ -297,14 +347,16 @@ class ResourceManager:
         if supervisor is not None:
             return self._supervisor_lost(supervisor, why or "its connection closed", now_ms)
         for slot in self.slots.values():
-            if slot.connection == connection:
+            if slot.connection != connection:
+                continue
+            if slot.exit_report is not None:
+                return self._lose(slot, "", now_ms)
+            if slot.state is SlotState.ALLOCATED:
                 slot.connection = slot.address = None
-                if slot.state is SlotState.ALLOCATED:
-                    slot.state = SlotState.MISSING
-                    slot.deadline_ms = now_ms + self.report_wait_ms
-                else:
-                    slot.state = SlotState.EXPECTED
-                    slot.deadline_ms = slot.pid = None
+                slot.state = SlotState.MISSING
+                slot.deadline_ms = now_ms + self.report_wait_ms
+            else:
+                slot.vacate(SlotState.EXPECTED)
         return []
 
     def _supervisor_lost(self, supervisor: Supervisor, why: str, now_ms: int) -> list:
@@ -318,16 +370,17 @@ class ResourceManager:
                 effects += self._lose(
                     slot, f"its supervisor on {supervisor.place} is gone: {why}", now_ms
                 )
-            slot.connection = slot.address = slot.deadline_ms = slot.pid = None
-            slot.state = SlotState.LOST
+            slot.vacate(SlotState.LOST)
         return effects
 
-    def _lose(
-        self, slot: Slot, why: str, now_ms: int, do: str = "look at the executor's log"
-    ) -> list:
+    def _lose(self, slot: Slot, why: str, now_ms: int) -> list:
+        """``why``: unless its supervisor has said how the process ended."""
+        do = "look at the executor's log"
+        if slot.exit_report is not None:
+            why, do = self._why_ended(slot.exit_report)
         job_id, slot.job_id = slot.job_id, None
-        pid, slot.pid = slot.pid, None
-        slot.state, slot.connection, slot.address, slot.deadline_ms = SlotState.EXPECTED, None, None, None
+        pid = slot.pid
+        slot.vacate(SlotState.EXPECTED)
         supervisor = self.supervisors.get((slot.lease, slot.task_index))
         place = f" on {supervisor.place}" if supervisor is not None else ""
         error = SlotLostError(
@@ -355,8 +408,10 @@ class ResourceManager:
                     effects.append(CloseConnection(slot.connection, why))
                 if slot.job_id is not None:
                     effects += self._lose(slot, why, now_ms)
-                slot.connection = slot.address = slot.deadline_ms = slot.pid = None
-                slot.state = SlotState.LOST
+                slot.vacate(SlotState.LOST)
+        if self._launch_has_served:
+            # It was up: a lost Python worker, executor or host costs a new launch, not the jobs that wait.
+            return effects + [LaunchSlots()] * bool(self.requests)
         waiting, self.requests = self.requests, []
         for request in waiting:
             refusal = error or NotEnoughSlotsError(
@@ -367,6 +422,23 @@ class ResourceManager:
             )
             effects.append(SlotsRefused(request.job_id, refusal))
         return effects
+
+    def _supervisor_ended(self, task_index: int, error: FlinkishError, now_ms: int) -> list:
+        if self.lease is None:
+            return []
+        effects: list = []
+        supervisor = self.supervisors.get((self.lease, task_index))
+        if supervisor is not None:  # its connection has not broken yet
+            effects.append(CloseConnection(supervisor.connection, error.what))
+            effects += self._supervisor_lost(supervisor, error.what, now_ms)
+        if task_index not in self._unregistered:
+            self._unregistered.add(task_index)
+            return [*effects, LaunchSupervisors((task_index,))]
+        self._given_up.add(task_index)
+        for slot in self._slots_of((self.lease, task_index)):
+            slot.vacate(SlotState.LOST)
+        waiting, self.requests = self.requests, []
+        return [*effects, *(SlotsRefused(request.job_id, error) for request in waiting)]
 
     # ---- jobs -----------------------------------------------------------------------------------
 
@@ -382,14 +454,24 @@ class ResourceManager:
                 available=self.capacity,
             )
             return [SlotsRefused(event.job_id, error)]
+        timeout_ms = self.request_timeout_ms if event.timeout_ms is None else event.timeout_ms
         self.requests.append(
-            SlotRequest(
-                event.job_id, event.job_name, event.count, now_ms, now_ms + self.request_timeout_ms
-            )
+            SlotRequest(event.job_id, event.job_name, event.count, now_ms, now_ms + timeout_ms)
         )
         if self._launched_once and self.lease is None:
             return [LaunchSlots()]
+        if self._given_up:
+            again, self._given_up = sorted(self._given_up), set()
+            return [LaunchSupervisors(tuple(again))]
         return []
+
+    def _say_that_it_waits(self, event: RequestSlots) -> list:
+        """For other jobs, not for slots that are about to start."""
+        why = self.why_waiting(event.job_id)
+        busy = len(self.requests) > 1 or any(slot.job_id for slot in self.slots.values())
+        if not why or not busy:
+            return []
+        return [Inform(f"job waits for slots job={event.job_id} name={event.job_name!r} why={why!r}")]
 
     def _serve(self) -> list:
         effects: list = []
@@ -405,6 +487,7 @@ class ResourceManager:
             chosen = free[: request.count]
             for slot in chosen:
                 slot.state, slot.job_id = SlotState.ALLOCATED, request.job_id
+            self._launch_has_served = True
             effects.append(SlotsAllocated(request.job_id, tuple(slot.address for slot in chosen)))
         return effects
 
@@ -415,9 +498,9 @@ class ResourceManager:
         for slot in self.slots.values():
             if slot.job_id != job_id:
                 continue
-            slot.job_id = None
+            slot.job_id = slot.exit_report = None
             if slot.connection is None:  # MISSING
-                slot.state, slot.deadline_ms, slot.pid = SlotState.EXPECTED, None, None
+                slot.vacate(SlotState.EXPECTED)
                 continue
             slot.state, slot.deadline_ms = SlotState.RELEASED, now_ms + self.release_timeout_ms
             effects.append(Send(slot.connection, ReleaseSlot(reason)))
@@ -462,9 +545,11 @@ class ResourceManager:
         for slot in self.slots.values():
             if slot.deadline_ms is None or now_ms < slot.deadline_ms:
                 continue
-            if slot.state is SlotState.MISSING:
+            if slot.job_id is not None:
+                if slot.connection is not None:  # a program that it has started keeps it open
+                    effects.append(CloseConnection(slot.connection, "its process has ended"))
                 effects += self._lose(slot, "its connection closed", now_ms)
-            elif slot.state is SlotState.RELEASED:
+            else:
                 slot.deadline_ms = now_ms + self.release_timeout_ms
                 effects.append(Warn(f"released slot did not end slot={slot.slot_id} pid={slot.pid}"))
                 effects += self._kill_process(slot, "it did not end after its job")
@@ -494,6 +579,13 @@ class ResourceManager:
         return effects + (self._serve() if effects else [])
 
     # ---- what others ask ------------------------------------------------------------------------
+
+    def why_waiting(self, job_id: str) -> str:
+        """What a job that waits for slots waits for, in one line; empty: it does not wait."""
+        for request in self.requests:
+            if request.job_id == job_id:
+                return f"it needs {count_of(request.count, 'slot')}, {self.describe_holders(job_id)}"
+        return ""
 
     def describe_holders(self, job_id: str = "") -> str:
         """What holds the slots, in one line.
@@ -527,7 +619,9 @@ class ResourceManager:
             text += "; waiting too: " + ", ".join(
                 f'job "{request.job_name}" for {request.count}' for request in ahead
             )
-        if self._waiting_text:
+        if self._waiting_text and any(
+            (slot.lease, slot.task_index) not in self.supervisors for slot in self.slots.values()
+        ):
             text += f"; the launch waits: {self._waiting_text}"
         return text
 
@@ -556,9 +650,10 @@ class ResourceManager:
             assert (slot.job_id is not None) == (slot.state in holding), slot
             assert (slot.connection is not None) == (slot.state in connected), slot
             assert (slot.address is not None) == (slot.connection is not None), slot
-            timed = slot.state in (SlotState.MISSING, SlotState.RELEASED)
+            timed = slot.state in (SlotState.MISSING, SlotState.RELEASED) or slot.exit_report is not None
             assert (slot.deadline_ms is not None) == timed, slot
             assert (slot.pid is None) == (slot.state in (SlotState.EXPECTED, SlotState.LOST)), slot
+            assert slot.exit_report is None or slot.state is SlotState.ALLOCATED, slot
             if slot.connection is not None:
                 connections.append(slot.connection)
         assert len(connections) == len(set(connections)), "a connection serves two"
@@ -567,6 +662,10 @@ class ResourceManager:
         if self.requests:
             free = sum(slot.state is SlotState.FREE for slot in self.slots.values())
             assert free < self.requests[0].count, "the first request could be served"
+
+
+def _exit_text(report: SlotReport) -> str:
+    return report.detail or f"exit status {report.exit_status}"
 
 
 def count_of(count: int, noun: str) -> str:

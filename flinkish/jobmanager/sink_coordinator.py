@@ -54,16 +54,21 @@ class SinkCommittablesCollector:
         ]
 
 
-def commit_sinks(sinks: list[SinkCommittablesCollector]) -> Optional[FlinkishError]:
+def commit_sinks(
+    sinks: list[SinkCommittablesCollector], on_start: Callable[[str], None]
+) -> Optional[FlinkishError]:
     """Publish at the end of a job, sink by sink.
 
     The first that fails ends it: those behind it are aborted.  The failed one is not, because what
     it may have published already must not be removed.
 
+    Args:
+        on_start: gets the name of each sink before its committer runs.
     Returns:
         None, or the error that the job fails with.
     """
     for index, collected in enumerate(sinks):
+        on_start(collected.name)
         try:
             committer = collected.sink.create_committer()
             if committer is None:
@@ -73,15 +78,18 @@ def commit_sinks(sinks: list[SinkCommittablesCollector]) -> Optional[FlinkishErr
             finally:
                 committer.close()
         except Exception as error:
-            abort_sinks(sinks[index + 1 :])
+            abort_sinks(sinks[index + 1 :], on_start)
             return user_error(f'committer of sink "{collected.name}" failed in the driver', error)
     return None
 
 
-def abort_sinks(sinks: list[SinkCommittablesCollector]) -> list[FlinkishError]:
+def abort_sinks(
+    sinks: list[SinkCommittablesCollector], on_start: Callable[[str], None]
+) -> list[FlinkishError]:
     """Remove what was prepared; each sink is tried.  Returns what went wrong, for the log."""
     failures: list[FlinkishError] = []
     for collected in sinks:
+        on_start(collected.name)
         try:
             committer = collected.sink.create_committer()
             if committer is None:

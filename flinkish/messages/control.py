@@ -19,7 +19,7 @@ Way of a job attempt, as seen by one slot::
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Mapping, Optional
+from typing import Any, Literal, Mapping, Optional
 
 from flinkish.messages.deployment import (
     ExecutionAttemptID,
@@ -161,7 +161,7 @@ class TaskStateChanged:
     """``state`` is the name of a ``graph.execution_graph.ExecutionState``."""
 
     execution: ExecutionAttemptID
-    state: str
+    state: Literal["INITIALIZING", "RUNNING", "FINISHED", "CANCELED", "FAILED"]
     failure: Optional[TaskFailure] = None
 
 

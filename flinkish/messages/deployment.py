@@ -7,7 +7,9 @@ channels of the attempt, so that a frame needs no other address.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Optional
+
+from flinkish.errors import FlinkishError
 
 
 @dataclass(frozen=True, order=True)
@@ -81,4 +83,4 @@ class SlotAddress:
 class TaskFailure:
     """Why a subtask failed.  ``error`` is a FlinkishError and pickles."""
 
-    error: Any
+    error: FlinkishError

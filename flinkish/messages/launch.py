@@ -3,6 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Optional
+
+
+@dataclass(frozen=True)
+class TlsCredentials:
+    """PEM texts: the certificate that every process of a job shows, its key, and the authorities whose
+    certificates they take."""
+
+    certificate: bytes
+    key: bytes = field(repr=False)
+    ca: bytes
 
 
 @dataclass(frozen=True)
@@ -11,6 +22,7 @@ class SlotLaunch:
 
     ``job_manager_addresses`` are tried in order.  ``secret`` never appears in arguments or the
     environment of a process.  ``sys_path``: entries of the driver, added in the slot where they exist.
+    ``tls`` None: connections are not encrypted.  ``unix_sockets``: slots of one host talk by those.
     """
 
     lease: str
@@ -22,3 +34,5 @@ class SlotLaunch:
     heartbeat_timeout_ms: int = 10_000
     connect_timeout_ms: int = 10_000
     sys_path: tuple[str, ...] = ()
+    tls: Optional[TlsCredentials] = None
+    unix_sockets: bool = True

@@ -1,6 +1,19 @@
 """Flink's metric names, as they appear in the REST API and reporters.
 
 Source: Flink's ``org.apache.flink.runtime.metrics.MetricNames``.
+
+Where the time of a subtask goes, in ms per second; the three add up to 1,000:
+
+* ``backPressuredTimeMsPerSecond``: it has input, and an output or its sink has no room,
+* ``idleTimeMsPerSecond``: it has no input,
+* ``busyTimeMsPerSecond``: the rest.  User code that sleeps is busy, and so is a subtask that has work left
+  and waits while others have the thread of their slot: in Flink it would have a thread of its own and wait
+  for a core, which is busy there too.  Input that comes to an idle subtask meanwhile counts from its turn on.
+
+The culprit of a slow pipeline is the task that is busy with ``inPoolUsage`` (share of the credits whose
+batches wait in its input) near 1: tasks before it are back-pressured with ``outPoolUsage`` (how full the
+fullest of its outputs is) near 1, those behind it are idle.  Where the last task is back-pressured, it is
+what its sink writes to.
 """
 
 NUM_RECORDS_IN = "numRecordsIn"

@@ -161,10 +161,9 @@ class _Compiler:
         value, time = code.variable("v"), code.variable("ts")
         with code.function(name, "items"):
             with code.block("for item in items:"):
-                with code.block("if item is None:"):
-                    code.suspend()
-                    code.line("continue")
                 code.spend()
+                with code.block("if item is None:"):
+                    code.line("continue")
                 code.line(f"{value}, {time} = item")
                 emit = Emit(self, node, False)
                 if node.operator.tagged_results:

@@ -184,12 +184,6 @@ class CodeWriter:
         """The current function becomes a generator."""
         self._stack[-1].expanding = True
 
-    def suspend(self) -> None:
-        """Yield here, whatever the budget."""
-        self.expand()
-        function = self._stack[-1]
-        function.body.append(_Suspend(function.indent))
-
     @contextlib.contextmanager
     def set_down(self) -> Iterator[None]:
         """Round a call that may emit or suspend by itself: what `before` lines hold is written back

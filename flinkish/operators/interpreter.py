@@ -41,10 +41,9 @@ class InterpretedChain:
         self.budget = self.chain.room()
         output = node.operator.output
         for item in items:
-            if item is None:
-                yield
-                continue
             yield from self.spend()
+            if item is None:
+                continue
             value, timestamp = item
             if node.operator.tagged_results:
                 yield from output.result(value, timestamp)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Iterator, Optional
 
 from flinkish.datastream.time_domain import TimeDomain
-from flinkish.operators.operator import SILENT_MAX, Item, KeyedOperator
+from flinkish.operators.operator import Item, KeyedOperator
 from flinkish.operators.process import KeyedContext, ProcessOperatorBase
 from flinkish.operators.timers import TimerQueue
 
@@ -33,12 +33,8 @@ class KeyedProcessOperatorBase(KeyedOperator, ProcessOperatorBase):
         backend, context, on_timer = self.backend, self.timer_context, self.on_timer
         context.domain = domain
         event_time = domain is TimeDomain.EVENT_TIME
-        silent = 0
         for timestamp, key in queue.fire(limit):
-            silent += 1
-            if silent > SILENT_MAX:
-                silent = 0
-                yield None
+            yield None
             if on_timer is None:
                 continue
             backend.current_key = key

@@ -32,12 +32,9 @@ from flinkish.operators.timers import KeyedTimerService
 from flinkish.operators.user_errors import bounded_repr, user_error
 from flinkish.state.heap import HeapKeyedStateBackend
 
-#: An item that a firing operator hands to its outputs: (what user code gave, timestamp).  None: it
-#: has worked for a while without output, and the task may take its turn.
+#: An item that a firing operator hands to its outputs: (what user code gave, timestamp).  None: a timer
+#: or window, which counts like a record, because its user code takes time also when it gives nothing.
 Item = Optional[tuple[Any, Optional[int]]]
-
-#: Timers or windows that fire silently before the task may take its turn.
-SILENT_MAX = 256
 
 _END = object()
 

@@ -9,10 +9,13 @@ import cloudpickle
 
 from flinkish.connectors.spi import Sink, SinkWriter, WriterInitContext
 from flinkish.datastream.functions import SinkContext
-from flinkish.errors import InternalError
+from flinkish.errors import InternalError, UserError
 from flinkish.messages.control import SinkCommittables, SinkPayload
+from flinkish.messages.elements import FRAME_PAYLOAD_BYTES_MAX
 from flinkish.operators.operator import RuntimeOperator
 from flinkish.operators.runtime_context import OperatorSubtaskContext
+
+TO_DRIVER_BYTES_MAX = FRAME_PAYLOAD_BYTES_MAX - 64 * 1024  # what stands around it in the message takes less
 
 
 class SinkWriterOperator(RuntimeOperator):
@@ -184,5 +187,12 @@ class _WriterContext(OperatorSubtaskContext, WriterInitContext):
         return self._operator.spec.operator_id
 
     def send_to_coordinator(self, payload):
-        data = SinkPayload(pickle.dumps(payload, pickle.HIGHEST_PROTOCOL))
-        self._environment.send_event(self._operator.spec.operator_id, data)
+        data = pickle.dumps(payload, pickle.HIGHEST_PROTOCOL)
+        if len(data) > TO_DRIVER_BYTES_MAX:
+            raise UserError(
+                "could not send a record to the driver",
+                why=f"with what goes with it, it takes {len(data)} bytes, the limit is "
+                f"{TO_DRIVER_BYTES_MAX}: it is sent in one piece",
+                do="collect or print less of it, or write it to a file from the slot",
+            )
+        self._environment.send_event(self._operator.spec.operator_id, SinkPayload(data))

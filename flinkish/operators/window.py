@@ -29,7 +29,7 @@ from flinkish.datastream.functions import (
 from flinkish.datastream.window import EventTimeTrigger, TimeWindow, TumblingEventTimeWindows
 from flinkish.errors import InvalidJobError, UserError
 from flinkish.messages.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
-from flinkish.operators.operator import SILENT_MAX, Item, KeyedOperator
+from flinkish.operators.operator import Item, KeyedOperator
 from flinkish.state.heap import StateStore, WindowTable
 
 _MISSING = object()
@@ -251,25 +251,20 @@ class WindowOperator(KeyedOperator):
                     about = _FiredWindow(key, start, start + self.size_ms)
                     yield self.call(get_result, accumulator, record=about), time
             return
-        silent = 0
         for key, content in table.items():
+            yield None
             for result in self._results(start, key, content):
                 yield result, time
             if self.clear is not None and not self.lateness_ms:
                 self.call(self.clear, self.context, record=_FiredWindow(key, start, start + self.size_ms))
-            silent += 1
-            if silent > SILENT_MAX:
-                silent = 0
-                yield None
 
     def _drop_keys(self, start: int, table: dict) -> Iterator[Item]:
         if self.clear is None:
             return
-        for number, key in enumerate(table, 1):
+        for key in table:
+            yield None
             self._enter(start, key)
             self.call(self.clear, self.context, record=_FiredWindow(key, start, start + self.size_ms))
-            if number % SILENT_MAX == 0:
-                yield None
 
     def fire_again(self, start: int, key: Any) -> Iterator[Any]:
         """A record came for a window that has fired and is kept: results of its key once more."""

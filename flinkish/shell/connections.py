@@ -2,11 +2,11 @@
 
 States of a `Connection`::
 
-    CONNECTING -> HANDSHAKE -> READY -> CLOSED        (an accepted one starts in HANDSHAKE)
+    CONNECTING -> [TLS ->] HANDSHAKE -> READY -> CLOSED        (an accepted one is connected)
 
 `on_ready` once, then `on_frame` / `on_message` in the order of the wire, then `on_close` once.
 Before READY only the fixed-size frames of the handshake are read; what is sent meanwhile waits.
-All of it belongs to the loop's thread.
+All of it belongs to the loop's thread.  TLS is for TCP, see `shell.tls`.
 
 Kinds 254 and 255 are the handshake's; kind 0 is a pickled message; the others are the owner's.
 """
@@ -35,6 +35,7 @@ from flinkish.shell.handshake import (
     Handshake,
     HandshakeRefused,
 )
+from flinkish.shell.tls import Tls, TlsRefused
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,9 @@ _READ_PER_TURN_BYTES = 1024 * 1024
 _SOCKET_BUFFER_BYTES = 1024 * 1024
 _ACCEPTS_PER_TURN = 16
 
-_CONNECTING, _HANDSHAKE, _READY, _CLOSED = range(4)
+_CONNECTING, _TLS, _HANDSHAKE, _READY, _CLOSED = range(5)
+
+_ACCEPT_PAUSE_MS = 100
 
 
 class Connection:
@@ -66,7 +69,8 @@ class Connection:
         on_frame(connection, kind, channel, payload): `payload` is bytes or bytearray and yours.
         on_message(connection, message): a frame of kind 0, unpickled.
         on_close(connection, error): once; `error` is None after `close()`, else a
-            ConnectionLostError (an AuthenticationError when the handshake failed).
+            ConnectionLostError (an AuthenticationError when the handshake failed; its field
+            `dropped` is True when the peer closed during the handshake without a word).
         tag: anything the owner wants to remember.
         peer: text for logs.
         reads: how many reads have brought bytes: a count that stands still is a silent peer.
@@ -92,6 +96,7 @@ class Connection:
         on_message: Optional[Callable[["Connection", Any], None]] = None,
         on_close: Optional[Callable[["Connection", Optional[ConnectionLostError]], None]] = None,
         log_dropped: Optional[DropLog] = None,
+        tls: Optional[Tls] = None,
     ):
         self.on_ready, self.on_frame = on_ready, on_frame
         self._log_dropped = log_dropped or DropLog()
@@ -100,8 +105,9 @@ class Connection:
         self.peer = peer or _peer_name(sock)
         self.reads = 0
         self._loop = loop
-        self._sock = sock
+        self._sock: Any = sock
         self._fd = sock.fileno()
+        self._tls = tls if sock.family != socket.AF_UNIX else None
         self._initiator = initiator
         self._max_payload = max_payload
         self._decoder = FrameDecoder(MAX_PAYLOAD_BEFORE_AUTHENTICATION)
@@ -116,12 +122,11 @@ class Connection:
             handshake_timeout_ms, self._handshake_timed_out, handshake_timeout_ms
         )
         sock.setblocking(False)
-        self._state = _HANDSHAKE if connected else _CONNECTING
+        self._state = _CONNECTING
         if connected:
             self._start_handshake()
         else:
-            self._events = "w"
-            loop.register(self._fd, "w", self._on_events)
+            self._watch("w")
 
     # ---- for the owner -------------------------------------------------------------------------
 
@@ -177,7 +182,7 @@ class Connection:
     def flush(self) -> None:
         """Give the system what it takes now; the loop does the rest when there is room."""
         self._flush_queued = False
-        if self._state == _CLOSED or self._state == _CONNECTING:
+        if self._state == _CLOSED or self._state < _HANDSHAKE:
             return
         pending = self._pending
         try:
@@ -198,8 +203,7 @@ class Connection:
                     pending.popleft()
         except (BlockingIOError, InterruptedError):
             if self._events != "rw":
-                self._events = "rw"
-                self._loop.register(self._fd, "rw", self._on_events)
+                self._watch("rw")
             return
         except OSError as error:
             self._lost(f"sending failed: {error}")
@@ -207,8 +211,7 @@ class Connection:
         if self._closing:
             self._close(None)
         elif self._events != "r":
-            self._events = "r"
-            self._loop.register(self._fd, "r", self._on_events)
+            self._watch("r")
 
     def close(self) -> None:
         """Close now, after one try to send what is queued; `on_close(connection, None)` follows."""
@@ -247,16 +250,44 @@ class Connection:
             self._flush_queued = True
             self._loop.flush_soon(self)
 
+    def _watch(self, events: str) -> None:
+        self._events = events
+        self._loop.register(self._fd, events, self._on_events if self._tls is None else self._on_tls_events)
+
     def _start_handshake(self) -> None:
-        self._state = _HANDSHAKE
-        if self._sock.family in (socket.AF_INET, socket.AF_INET6):
+        if self._sock.family != socket.AF_UNIX:
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         else:
             # TCP buffers grow by themselves, those of Unix sockets do not.
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
-        self._events = "r"
-        self._loop.register(self._fd, "r", self._on_events)
+        if self._tls is None:
+            self._greet()
+            return
+        try:
+            self._sock = self._tls.wrap(self._sock, self._initiator)
+        except OSError as error:
+            self._lost(f"could not start TLS: {error}")
+            return
+        self._state = _TLS
+        self._go_on_with_tls()
+
+    def _go_on_with_tls(self) -> None:
+        try:
+            waits_for = self._sock.do_handshake()
+        except TlsRefused as refused:
+            self._refused(str(refused))
+        except OSError as error:
+            self._lost(f"{error}", dropped=True)
+        else:
+            if waits_for:
+                self._watch(waits_for)
+            else:
+                self._greet()
+
+    def _greet(self) -> None:
+        self._state = _HANDSHAKE
+        self._watch("r")
         assert self._handshake is not None
         hello = self._handshake.hello()
         self._queue(KIND_HELLO, 0, len(hello), (hello,))
@@ -269,6 +300,17 @@ class Connection:
             self.flush()
         if readable and self._state != _CLOSED:
             self._read()
+
+    def _on_tls_events(self, readable: bool, writable: bool) -> None:
+        if self._state == _TLS:
+            self.reads += readable
+            self._go_on_with_tls()
+            return
+        try:
+            self._on_events(readable, writable)
+        finally:
+            if self._state > _TLS and self._state != _CLOSED and self._sock.pending():
+                self._loop.call_soon_threadsafe(self._on_tls_events, True, False)
 
     def _on_connected(self) -> None:
         code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -288,12 +330,16 @@ class Connection:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                self._lost(f"receiving failed: {error}")
+                if self._state == _HANDSHAKE and isinstance(error, TlsRefused):
+                    self._refused(str(error))  # it did not like what we have shown
+                else:
+                    self._lost(f"receiving failed: {error}", dropped=self._state == _HANDSHAKE)
                 return
             if count == 0:
+                in_handshake = self._state == _HANDSHAKE
                 self._lost(
-                    "the peer closed the connection"
-                    + (" during the handshake" if self._state == _HANDSHAKE else "")
+                    "the peer closed the connection" + (" during the handshake" if in_handshake else ""),
+                    dropped=in_handshake,
                 )
                 return
             self.reads += 1
@@ -365,7 +411,7 @@ class Connection:
         self._deadline = None
         if self._state == _CONNECTING:
             self._lost(f"could not connect within {timeout_ms} ms")
-        elif self._state == _HANDSHAKE:
+        elif self._state < _READY:
             self._refused(f"it did not prove the secret within {timeout_ms} ms")
 
     def _refused(self, why: str) -> None:
@@ -381,8 +427,8 @@ class Connection:
             )
         )
 
-    def _lost(self, why: str) -> None:
-        if self._state == _HANDSHAKE and not self._initiator:
+    def _lost(self, why: str, dropped: bool = False) -> None:
+        if self._state < _READY and not self._initiator:
             # Most often a slot that ends while it starts, as with Ctrl-C.
             self._log_dropped(self.peer, why, logging.INFO)
         self._close(
@@ -390,6 +436,7 @@ class Connection:
                 "lost the connection to a peer" if self._state == _READY else "could not connect to a peer",
                 where=f"connection {'to' if self._initiator else 'from'} {self.peer}",
                 why=why,
+                dropped=dropped,
             )
         )
 
@@ -421,7 +468,10 @@ class Listener:
         unix_path: a Unix socket besides (leading "\\0": abstract).  On Linux peers of other users
             are dropped at once.
         on_connection: called with each authenticated connection; set its callbacks there.
-        max_half_open: unauthenticated connections at a time; the oldest gives way.
+        max_half_open: unauthenticated connections at a time, for each of the two sockets, so that a
+            flood over the network does not cost the peers of this machine.  One that has said nothing
+            gives way first, then the oldest.
+        tls: on the TCP port, TLS and nothing else.
     """
 
     def __init__(
@@ -437,6 +487,7 @@ class Listener:
         max_half_open: int = 256,
         handshake_timeout_ms: int = HANDSHAKE_TIMEOUT_MS,
         max_payload: int = FRAME_PAYLOAD_BYTES_MAX,
+        tls: Optional[Tls] = None,
     ):
         self.on_connection = on_connection
         self.unix_path = unix_path
@@ -446,8 +497,10 @@ class Listener:
         self._max_half_open = max_half_open
         self._handshake_timeout_ms = handshake_timeout_ms
         self._max_payload = max_payload
+        self._tls = tls
         self._log_dropped = DropLog()
-        self._half_open: dict[Connection, None] = {}
+        # The socket that each came by.
+        self._half_open: dict[Connection, socket.socket] = {}
         self._sockets: list[socket.socket] = []
         self._tcp_address: Optional[tuple[str, int]] = None
         try:
@@ -500,19 +553,15 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    raise
-                log.warning("could not accept a connection reason=%r", str(error))
+                # Out of descriptors or memory, or an error of the network that the connection met.
+                self._log_dropped("unknown", f"could not accept it: {error}")
                 self._pause(listening)
                 return
             if listening.family == socket.AF_UNIX and not _same_user(sock):
                 self._log_dropped(self.unix_path, "it belongs to another user")
                 sock.close()
                 continue
-            if len(self._half_open) >= self._max_half_open:
-                oldest = next(iter(self._half_open))
-                self._log_dropped(oldest.peer, "too many unproven connections")
-                oldest.close()
+            self._make_room(listening)
             connection = Connection(
                 self._loop,
                 sock,
@@ -525,18 +574,29 @@ class Listener:
                 on_ready=self._on_ready,
                 on_close=self._on_close,
                 log_dropped=self._log_dropped,
+                tls=self._tls,
             )
-            self._half_open[connection] = None
+            if not connection.closed:
+                self._half_open[connection] = listening
+
+    def _make_room(self, listening: socket.socket) -> None:
+        if len(self._half_open) < self._max_half_open:
+            return
+        here = [connection for connection, socket_ in self._half_open.items() if socket_ is listening]
+        if len(here) >= self._max_half_open:
+            victim = next((connection for connection in here if not connection.reads), here[0])
+            self._log_dropped(victim.peer, "too many unproven connections")
+            victim.close()
 
     def _pause(self, listening: socket.socket) -> None:
-        """Out of descriptors: without a pause the loop would spin on the waiting connection."""
+        """Without a pause the loop would spin on the waiting connection."""
         self._loop.unregister(listening.fileno())
 
         def resume() -> None:
             if listening in self._sockets:
                 self._loop.register(listening.fileno(), "r", lambda r, w: self._accept(listening))
 
-        self._loop.call_later(100, resume)
+        self._loop.call_later(_ACCEPT_PAUSE_MS, resume)
 
     def _on_ready(self, connection: Connection) -> None:
         self._half_open.pop(connection, None)
@@ -556,6 +616,7 @@ def connect(
     *,
     timeout_ms: int = HANDSHAKE_TIMEOUT_MS,
     max_payload: int = FRAME_PAYLOAD_BYTES_MAX,
+    tls: Optional[Tls] = None,
     **callbacks: Any,
 ) -> Connection:
     """Start to connect; `on_ready` or `on_close` follows, within `timeout_ms`.
@@ -590,9 +651,11 @@ def connect(
         role,
         initiator=True,
         peer=address_text(address),
-        connected=code == 0,
+        # TLS may fail at once: `on_close` must not come before this returns.
+        connected=code == 0 and tls is None,
         handshake_timeout_ms=timeout_ms,
         max_payload=max_payload,
+        tls=tls,
         **callbacks,
     )
 

@@ -120,8 +120,7 @@ class EventLoop:
         """One turn.
 
         Args:
-            timeout_ms: longest wait; None waits until something happens; 0 does not wait.  There is
-                no wait either when connections had something to flush.
+            timeout_ms: longest wait; None waits until something happens; 0 does not wait.
         Returns:
             whether anything ran.
         """
@@ -129,10 +128,7 @@ class EventLoop:
         assert not self._closed, "the loop is closed"
         self._in_turn = True
         try:
-            if self._unflushed:
-                # What waits for room in a connection may go on now, so this turn must not wait.
-                self._flush()
-                timeout_ms = 0
+            self.flush()
             self._turn += 1
             turn = self._turn
             ran = False
@@ -146,6 +142,8 @@ class EventLoop:
                 except Exception as error:
                     self._report(error)
             if self._calls:
+                # Also here: a Ctrl-C may have come between the mark and the wake-up.
+                self._wake_pending = False
                 ran = True
                 # Only those that are there now: a callback that calls itself again must not
                 # keep the loop from its descriptors.
@@ -157,8 +155,7 @@ class EventLoop:
                         self._report(error)
             if self._timers and self._run_timers():
                 ran = True
-            if self._unflushed:
-                self._flush()
+            self.flush()
             return ran
         finally:
             self._in_turn = False
@@ -197,9 +194,8 @@ class EventLoop:
             self._scratch = memoryview(bytearray(256 * 1024))
         return self._scratch
 
-    # ---- inside --------------------------------------------------------------------------------
-
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send what connections have queued, as far as the system takes it."""
         while self._unflushed:
             waiting, self._unflushed = self._unflushed, []
             for connection in waiting:
@@ -207,6 +203,8 @@ class EventLoop:
                     connection.flush()
                 except Exception as error:
                     self._report(error)
+
+    # ---- inside --------------------------------------------------------------------------------
 
     def _wait_seconds(self, timeout_ms: Optional[float]) -> Optional[float]:
         if self._calls:
@@ -337,7 +335,8 @@ class _Waker:
     """Makes a waiting loop turn: an eventfd where there is one, else a socket pair."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler may interrupt a holder in the same thread.
+        self._lock = threading.RLock()
         self._closed = False
         self._pair: Optional[tuple[socket.socket, socket.socket]] = None
         if hasattr(os, "eventfd"):
@@ -350,21 +349,16 @@ class _Waker:
 
     def wake(self) -> None:
         # A thread may call this while the loop closes: never write to a number that is reused.
-        # A signal handler may interrupt a holder of the lock in the same thread: then a wake-up
-        # is under way already.
-        if not self._lock.acquire(blocking=threading.current_thread() is not threading.main_thread()):
-            return
-        try:
+        with self._lock:
             if self._closed:
                 return
-            if self._pair is not None:
-                self._pair[1].send(b"\0")
-            else:
-                os.eventfd_write(self.fd, 1)
-        except BlockingIOError:
-            return  # a wake-up is waiting already
-        finally:
-            self._lock.release()
+            try:
+                if self._pair is not None:
+                    self._pair[1].send(b"\0")
+                else:
+                    os.eventfd_write(self.fd, 1)
+            except BlockingIOError:
+                return  # a wake-up is waiting already
 
     def drain(self) -> None:
         try:

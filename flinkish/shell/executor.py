@@ -1,8 +1,8 @@
 """From a StreamGraph to a running job: which cluster, how many slots, and who cleans up.
 
     execution.target     where slots run                          they live
-    spark-application    a stage of the Spark application         for this one job
-    spark-session        a stage of the Spark application         until Spark stops or the process ends
+    spark-application    tasks of the Spark application           for this one job
+    spark-session        tasks of the Spark application           until Spark stops or the process ends
     mini-cluster         processes of this machine, no JVM        for this one job
 
 An explicit cluster (``MiniCluster``, ``SessionCluster``) goes before the target.  What is wrong with
@@ -23,9 +23,9 @@ from flinkish.graph.stream_graph import StreamGraph
 from flinkish.jobmanager.launcher import Launcher
 from flinkish.shell.job_manager import JobManager
 from flinkish.shell.job_runtime import JobRuntime
-from flinkish.shell.local_launcher import LocalLauncher
+from flinkish.shell.local_launcher import LocalLauncher, local_configuration
 
-_sessions: dict[str, Any] = {}  # SessionClusters by Spark application id
+_sessions: dict[str, Any] = {}  # SessionClusters by the identity of their Spark application
 _sessions_lock = threading.Lock()
 
 
@@ -47,7 +47,7 @@ def execute_async(
 
     Args:
         configuration: the environment's; picks the cluster and sets its timeouts.
-        spark: a SparkSession or SparkContext; None: the active one, or a new one.
+        spark: a SparkSession (classic or Connect) or SparkContext; None: the active one, or a new one.
     Raises:
         InvalidJobError: the job cannot run as it is.
         NotEnoughSlotsError: the cluster has fewer slots than the job needs.
@@ -63,7 +63,7 @@ def execute_async(
         return JobClient(cluster.job_manager.submit(runtime))
     launcher: Launcher
     if target == "mini-cluster":
-        launcher = LocalLauncher(needed)
+        launcher, configuration = LocalLauncher(needed), local_configuration(needed, configuration)
     else:
         launcher = _spark_launcher(needed, configuration, spark)
     manager = JobManager(launcher, needed, configuration, application=True)
@@ -78,11 +78,11 @@ def prepare(stream_graph: StreamGraph) -> JobRuntime:
 
 def _spark_launcher(needed: int, configuration: Mapping[str, Any], spark: Any) -> Launcher:
     # Only here, so that jobs on local processes need no pyspark.
-    from spark_plugin.launcher import BarrierLauncher
+    from spark_plugin.launch_mode import create_launcher
 
     if spark is None:
         spark = _spark(needed, configuration)
-    return BarrierLauncher(spark, needed, configuration)
+    return create_launcher(spark, needed, configuration)
 
 
 def _session_cluster(needed: int, configuration: Mapping[str, Any], spark: Any) -> Any:
@@ -90,24 +90,27 @@ def _session_cluster(needed: int, configuration: Mapping[str, Any], spark: Any) 
 
     It takes all task slots but one, which stays free for DataFrame jobs, and never fewer than that
     first job needs."""
-    from spark_plugin.launcher import BarrierLauncher
-    from spark_plugin.session import context_of
+    from spark_plugin.launch_mode import create_launcher
+    from spark_plugin.launcher import application_of
     from spark_plugin.session_cluster import SessionCluster
 
     with _sessions_lock:
-        context = context_of(spark if spark is not None else _spark(needed, configuration))
-        cluster = _sessions.get(context.applicationId)
+        spark = spark if spark is not None else _spark(needed, configuration)
+        application = application_of(spark)
+        cluster = _sessions.get(application.identity)
         if cluster is None or cluster.job_manager.closed:
-            capacity = BarrierLauncher(context, needed, configuration).capacity()
-            cluster = SessionCluster(context, max(needed, capacity - 1), configuration)
-            _sessions[context.applicationId] = cluster.start()
+            per_task = options.read(configuration, options.NUM_TASK_SLOTS)
+            capacity = create_launcher(application, needed, configuration).capacity()
+            slots = needed if capacity is None else max(needed, capacity - per_task)
+            cluster = SessionCluster(spark, slots, configuration)
+            _sessions[application.identity] = cluster.start()
         return cluster
 
 
 def _spark(needed: int, configuration: Mapping[str, Any]) -> Any:
-    from spark_plugin.session import active_context, get_or_create_context
+    from spark_plugin.session import active_context, get_or_create
 
     if active_context() is None:
         notify("Starting Spark ...")
     per_task = options.read(configuration, options.NUM_TASK_SLOTS)
-    return get_or_create_context(-(-needed // per_task), configuration)
+    return get_or_create(-(-needed // per_task), configuration)

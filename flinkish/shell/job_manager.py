@@ -36,15 +36,18 @@ from flinkish.jobmanager.events import (
     DeployToSlot,
     Disconnected,
     ExecutionChanged,
+    Inform,
     JobStatusChanged,
     JobSubmitted,
     LaunchEnded,
     Launched,
     LaunchSlots,
+    LaunchSupervisors,
     Send,
     SlotRegistered,
     SlotSaid,
     StartCoordinators,
+    SupervisorEnded,
     SupervisorRegistered,
     SupervisorReported,
     Tick,
@@ -53,6 +56,7 @@ from flinkish.jobmanager.events import (
 )
 from flinkish.jobmanager.launcher import Launcher
 from flinkish.jobmanager.resource_manager import ResourceManager
+from flinkish.messages.checks import MessageRefused, check_message
 from flinkish.messages.control import (
     Heartbeat,
     MetricsReport,
@@ -67,10 +71,12 @@ from flinkish.messages.control import (
 )
 from flinkish.messages.launch import SlotLaunch
 from flinkish.shell.connections import ROLE_JOB_MANAGER, Connection, Listener
+from flinkish.shell.drop_log import DropLog
 from flinkish.shell.event_loop import EventLoop
 from flinkish.shell.job_runtime import JobRuntime
 from flinkish.shell.managed_job import ManagedJob
 from flinkish.shell.module_path import driver_sys_path
+from flinkish.shell.tls import Tls, credentials_of
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +137,8 @@ class JobManager:
             )
         )
         self._secret = secrets.token_bytes(32)
+        self._tls = credentials_of(configuration)
+        self._log_dropped = DropLog()
         self._loop = EventLoop(on_error=self._broken)
         self._listener: Optional[Listener] = None
         self._connections: dict[int, Connection] = {}
@@ -138,7 +146,10 @@ class JobManager:
         self._events: deque[Any] = deque()
         self._stepping = False
         self._jobs: dict[str, ManagedJob] = {}
+        # Of jobs that have not ended: what a job carries (a collection, say) need not stay as long as its result.
+        self._runtimes: dict[str, JobRuntime] = {}
         self._lease: Optional[str] = None
+        self._launches: list[SlotLaunch] = []  # of that lease, by task index
         self._tick_due_ms = 0
         self._clock_offset_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
         self._thread: Optional[threading.Thread] = None
@@ -160,6 +171,7 @@ class JobManager:
             ROLE_JOB_MANAGER,
             self.launcher.bind_host(),
             on_connection=self._connected,
+            tls=None if self._tls is None else Tls(self._tls),
         )
         port = self._listener.address[1]
         self._addresses = tuple((host, port) for host in self.launcher.advertised_hosts())
@@ -184,11 +196,12 @@ class JobManager:
             InvalidJobError: something in it cannot be sent to a slot, or a sink refuses.
         """
         runtime = job if isinstance(job, JobRuntime) else JobRuntime(job)
-        managed = ManagedJob(self, runtime)
+        managed = ManagedJob(self, runtime.job_id, runtime.job_name)
         with self._lock:
             if self._closing:
                 raise InternalError(f'could not submit job "{runtime.job_name}"', why="the cluster is closed")
             self._jobs[runtime.job_id] = managed
+            self._runtimes[runtime.job_id] = runtime
         runtime.attach(self._post)
         self._post(JobSubmitted(runtime.description))
         return managed
@@ -232,7 +245,8 @@ class JobManager:
                 stopping = threading.Event()
                 self._loop.call_soon_threadsafe(self._stop_supervisors, stopping)
                 stopping.wait(5)
-            self.launcher.stop(max(left_ms(), 1_000))
+            # Without a supervisor there is nobody who could end in order.
+            self.launcher.stop(max(left_ms(), 1_000) if self._supervisors else 1_000)
         finally:
             if self._thread is not None:
                 self._loop.call_soon_threadsafe(self._end_loop)
@@ -253,7 +267,7 @@ class JobManager:
                 f'job "{job.job_name}" did not end in time', where=job.job_id, why="its cluster was closed"
             )
             job._ended_s = time.time()
-            job._runtime.close_coordinators(job._error)
+            self._close_coordinators(job.job_id, job._error)
             job._core_ended.set()
         job._done.set()
 
@@ -314,10 +328,15 @@ class JobManager:
 
     def _abandon_soon(self, job: ManagedJob) -> None:
         job._status, job._ended_s = JobStatus.FAILED, time.time()
-        job._runtime.close_coordinators(job._error)
+        self._close_coordinators(job.job_id, job._error)
         job._core_ended.set()
         if not self.application:
             job._done.set()
+
+    def _close_coordinators(self, job_id: str, error: Optional[FlinkishError]) -> None:
+        runtime = self._runtimes.pop(job_id, None)
+        if runtime is not None:
+            runtime.close_coordinators(error)
 
     def _close_in_background(self) -> None:
         with self._lock:
@@ -363,15 +382,19 @@ class JobManager:
             case StartCoordinators(job_id, attempt):
                 self._guarded(job_id, lambda runtime: runtime.start_coordinators(attempt))
             case CommitSinks(job_id, attempt):
-                self._jobs[job_id]._runtime.commit(attempt)
+                self._guarded(job_id, lambda runtime: runtime.commit(attempt))
             case AbortSinks(job_id, attempt):
-                self._jobs[job_id]._runtime.abort(attempt)
+                self._guarded(job_id, lambda runtime: runtime.abort(attempt))
             case CloseConnection(connection, reason):
                 if connection in self._connections:
                     log.info("closing a connection peer=%s reason=%r", self._connections[connection].peer, reason)
                     self._connections[connection].close_when_sent()
             case LaunchSlots():
                 self._launch()
+            case LaunchSupervisors(tasks):
+                self._hand_over([self._launches[task] for task in tasks])
+            case Inform(text):
+                log.info("%s", text)
             case Warn(text):
                 log.warning("%s", text)
             case _:
@@ -379,7 +402,9 @@ class JobManager:
 
     def _guarded(self, job_id: str, action: Callable[[JobRuntime], None]) -> None:
         """What touches the job's own code costs that job, never the JobManager."""
-        runtime = self._jobs[job_id]._runtime
+        runtime = self._runtimes.get(job_id)
+        if runtime is None:
+            return  # it was abandoned
         try:
             action(runtime)
         except Exception as error:
@@ -404,9 +429,10 @@ class JobManager:
             level = logging.INFO if job.is_awaited else logging.ERROR
             log.log(level, "job failed job=%s name=%r error=%s", job_id, job.job_name, error.what)
             log.debug("what led to it job=%s\n%s", job_id, "\n".join(error.fields.get("story", ())))
-        job._runtime.close_coordinators(
-            error or (JobCancelledError(f'job "{job.job_name}" was cancelled') if status is JobStatus.CANCELED else None)
-        )
+        if error is None and status is JobStatus.CANCELED:
+            self._close_coordinators(job_id, JobCancelledError(f'job "{job.job_name}" was cancelled'))
+        else:
+            self._close_coordinators(job_id, error)
         job._core_ended.set()
         if self.application:
             self._close_in_background()
@@ -432,6 +458,12 @@ class JobManager:
 
     def _received(self, connection: Connection, message: Any) -> None:
         number = connection.tag
+        try:
+            check_message(message)
+        except MessageRefused as refused:
+            self._log_dropped(connection.peer, str(refused))
+            connection.close()
+            return
         if isinstance(message, _FROM_SLOTS):
             self._step(SlotSaid(number, message))
         elif isinstance(message, SupervisorHeartbeat):
@@ -449,7 +481,8 @@ class JobManager:
                 self._send(number, StopSupervisor("the cluster is closed"))
             self._step(SupervisorRegistered(number, message))
         elif not isinstance(message, Heartbeat):
-            log.warning("unknown message dropped type=%s peer=%s", type(message).__name__, connection.peer)
+            self._log_dropped(connection.peer, f"it sent an unknown message {type(message).__name__}")
+            connection.close()
 
     def _disconnected(self, connection: Connection, error: Optional[FlinkishError]) -> None:
         self._connections.pop(connection.tag, None)
@@ -469,7 +502,7 @@ class JobManager:
         lease = secrets.token_hex(8)
         per_task = options.read(self._configuration, options.NUM_TASK_SLOTS)
         names = [f"{lease[:6]}-{number}" for number in range(self.slots)]
-        launches = [
+        self._launches = [
             SlotLaunch(
                 lease=lease,
                 task_index=task,
@@ -480,11 +513,17 @@ class JobManager:
                 heartbeat_timeout_ms=self._heartbeat_timeout_ms,
                 connect_timeout_ms=self.connect_timeout_ms,
                 sys_path=driver_sys_path(),
+                tls=self._tls,
             )
             for task in range(math.ceil(self.slots / per_task))
         ]
         self._lease = lease
-        self._step(Launched(lease, tuple((launch.task_index, launch.slot_ids) for launch in launches)))
+        self._step(Launched(lease, tuple((launch.task_index, launch.slot_ids) for launch in self._launches)))
+        self._hand_over(self._launches)
+
+    def _hand_over(self, launches: list[SlotLaunch]) -> None:
+        if self._stopping_supervisors:
+            return
         try:
             self.launcher.launch(launches)
         except Exception as error:
@@ -503,8 +542,12 @@ class JobManager:
         late_ms = now_ms - self._tick_due_ms
         self._tick_due_ms = now_ms + TICK_MS
         self._loop.call_later(TICK_MS, self._tick)
-        if self._lease is not None and not self._closing and not self.launcher.alive():
-            self._launch_over(self.launcher.failure())
+        if self._lease is not None and not self._closing:
+            for task_index, error in self.launcher.take_ended():
+                log.warning("supervisor ended task=%d error=%s", task_index, error.what)
+                self._step(SupervisorEnded(task_index, error))
+            if not self.launcher.alive():
+                self._launch_over(self.launcher.failure())
         waiting = self._dispatcher.resource_manager.requests
         text = self.launcher.describe_waiting() if waiting and self._is_due(waiting, now_ms) else ""
         self._step(Tick(text, late_ms if late_ms > TICK_MS else 0))

@@ -15,11 +15,11 @@ from typing import Any, Callable, Optional
 from flinkish.common import options
 from flinkish.connectors.spi import Sink, SinkCoordinator
 from flinkish.datastream.transformations import SinkOperator, SourceOperator
-from flinkish.errors import FlinkishError
+from flinkish.errors import FlinkishError, InvalidJobError
 from flinkish.graph.execution_graph import build_deployments
 from flinkish.graph.job_graph import ChainedOperator, JobGraph, JobVertex
 from flinkish.graph.chain_pickling import main_module_classes, pickle_chains
-from flinkish.jobmanager.events import Aborted, Committed, CoordinatorFailed, CoordinatorSaid
+from flinkish.jobmanager.events import Aborted, Committed, CommitterStarted, CoordinatorFailed, CoordinatorSaid
 from flinkish.jobmanager.job_master import JobDescription
 from flinkish.jobmanager.sink_coordinator import (
     SinkCommittablesCollector,
@@ -58,9 +58,9 @@ class JobRuntime:
             for vertex, op in operators
             if isinstance(op.operator, SinkOperator) and isinstance(op.operator.sink, Sink)
         ]
-        for _, op in self._sinks:
-            op.operator.sink.validate()
         self._chains = pickle_chains(job_graph)
+        for _, op in self._sinks:  # last, because it may make the folder
+            _validate(op.operator.sink, op.name)
         self._main_classes = main_module_classes()
         self._attempt = 0
         self._deployments: dict[str, tuple[TaskDeploymentDescriptor, ...]] = {}
@@ -89,6 +89,11 @@ class JobRuntime:
             ),
             cancellation_timeout_ms=options.read(
                 self._configuration, options.TASK_CANCELLATION_TIMEOUT
+            ),
+            slot_request_timeout_ms=(
+                options.read(self._configuration, options.SLOT_REQUEST_TIMEOUT)
+                if options.SLOT_REQUEST_TIMEOUT.key in self._configuration
+                else None
             ),
         )
 
@@ -212,19 +217,31 @@ class JobRuntime:
         self._committer_worker.submit(self._abort, attempt)
 
     def _commit(self, attempt: int) -> None:
-        error = commit_sinks(list(self._collectors.values()))
+        error = commit_sinks(list(self._collectors.values()), self._committer_started(attempt))
         self._say(Committed(self.job_id, attempt, error))
 
     def _abort(self, attempt: int) -> None:
-        for failure in abort_sinks(list(self._collectors.values())):
+        for failure in abort_sinks(list(self._collectors.values()), self._committer_started(attempt)):
             log.warning("could not abort job=%s error=%s", self.job_id, failure)
         self._say(Aborted(self.job_id, attempt))
+
+    def _committer_started(self, attempt: int) -> Callable[[str], None]:
+        return lambda sink: self._say(CommitterStarted(self.job_id, attempt, sink))
 
     def _committer_failed(self, error: BaseException) -> None:
         """Not an ``Exception`` (those are told by Committed): the user's code ended the thread."""
         explained = user_error(f'a committer of job "{self.job_name}" failed in the driver', error)
         self._say(Committed(self.job_id, self._attempt, explained))
         self._say(Aborted(self.job_id, self._attempt))
+
+
+def _validate(sink: Sink, operator_name: str) -> None:
+    """A refusal of the sink names the operator, which the sink does not know."""
+    try:
+        sink.validate()
+    except InvalidJobError as error:
+        error.where = error.where or f'operator "{operator_name}"'
+        raise
 
 
 def _nothing() -> None:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
+from flinkish.common import options
 from flinkish.errors import FlinkishError, InternalError
 from flinkish.jobmanager.launcher import Launcher
 from flinkish.messages.launch import SlotLaunch
 from flinkish.shell.supervisor import run_supervisor
 
 log = logging.getLogger(__name__)
+
+
+def local_configuration(slots: int, configuration: Optional[Mapping[str, Any]] = None) -> dict[str, Any]:
+    """One supervisor for all slots of this machine, unless ``configuration`` says otherwise: they are forked
+    from one process, so that it imports once what they need."""
+    return {options.NUM_TASK_SLOTS.key: slots, **(configuration or {})}
 
 
 class LocalLauncher(Launcher):

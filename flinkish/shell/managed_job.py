@@ -11,7 +11,6 @@ from flinkish.common.job_status import JobStatus
 from flinkish.errors import FlinkishError, JobCancelledError
 from flinkish.jobmanager.dispatcher import Dispatcher
 from flinkish.jobmanager.events import CancelRequested
-from flinkish.shell.job_runtime import JobRuntime
 
 if TYPE_CHECKING:
     from flinkish.shell.job_manager import JobManager
@@ -22,9 +21,9 @@ _WAIT_SLICE_S = 0.5  # so that Ctrl-C reaches a main thread that waits
 class ManagedJob:
     """A job of a JobManager, for who submitted it.  Any thread may use it."""
 
-    def __init__(self, manager: "JobManager", runtime: JobRuntime):
+    def __init__(self, manager: "JobManager", job_id: str, job_name: str):
+        self.job_id, self.job_name = job_id, job_name
         self._manager = manager
-        self._runtime = runtime
         self._status = JobStatus.CREATED
         self._error: Optional[FlinkishError] = None
         self._running_s: Optional[float] = None
@@ -32,14 +31,6 @@ class ManagedJob:
         self._core_ended = threading.Event()  # its slots are given back
         self._done = threading.Event()  # in application mode: everything is torn down too
         self._waiting = 0  # threads in `wait_ended`
-
-    @property
-    def job_id(self) -> str:
-        return self._runtime.job_id
-
-    @property
-    def job_name(self) -> str:
-        return self._runtime.job_name
 
     @property
     def error(self) -> Optional[FlinkishError]:
@@ -67,7 +58,11 @@ class ManagedJob:
             FlinkishError: why the job has failed; JobCancelledError when it was cancelled.
         """
         if not self.wait_ended(timeout_s):
-            raise TimeoutError(f'job "{self.job_name}" is {self._status.name} after {timeout_s} s')
+            waits_for = self.describe().get("waits-for", "")
+            raise TimeoutError(
+                f'job "{self.job_name}" is {self._status.name} after {timeout_s} s'
+                + (f" and waits for slots: {waits_for}" if waits_for else "")
+            )
         if self._status is JobStatus.CANCELED:
             raise JobCancelledError(f'job "{self.job_name}" was cancelled', where=self.job_id)
         if self._error is not None:

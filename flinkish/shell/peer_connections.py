@@ -15,19 +15,26 @@ no frame can come before the receiver knows the attempt.  A PeerHello may: it wa
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Container, Mapping, Optional
 
 from flinkish.errors import ConnectionLostError
+from flinkish.messages.checks import MessageRefused, check_message
 from flinkish.messages.control import PeerHello
 from flinkish.messages.deployment import SlotAddress
 from flinkish.shell.connections import ROLE_SLOT, Connection, Listener, connect
+from flinkish.shell.drop_log import DropLog
 from flinkish.shell.event_loop import EventLoop
 from flinkish.shell.process import SlotSocketPath, host_identity
+from flinkish.shell.tls import Tls
 
 log = logging.getLogger(__name__)
 
 # Connections whose attempt this slot has not been told of yet.
 _EARLY_MAX = 4096
+
+# A receiver that strangers flood may drop an honest peer too, before it has said who it is.
+_TRIES = 10
+_RETRY_MS = 100
 
 
 class PeerConnections:
@@ -37,7 +44,10 @@ class PeerConnections:
         bind_host: the address by which other slots reach this one.
         on_frame: (peer_slot, kind, channel_id, payload).
         on_peer_lost: (peer_slot, error), for connections of the current attempt.
-        credit_kind: the frame kind that goes against a connection's direction.
+        data_kinds, credit_kind: the frame kinds that go with a connection's direction, and against it;
+            a peer that sends another is dropped.
+        tls: of TCP.
+        unix_sockets: whether slots of one host talk by Unix sockets.
     """
 
     def __init__(
@@ -48,8 +58,11 @@ class PeerConnections:
         bind_host: str,
         on_frame: Callable[[str, int, int, Any], None],
         on_peer_lost: Callable[[str, Optional[BaseException]], None],
+        data_kinds: Container[int],
         credit_kind: int,
         connect_timeout_ms: int,
+        tls: Optional[Tls] = None,
+        unix_sockets: bool = True,
     ):
         self._loop = loop
         self._secret = secret
@@ -57,27 +70,35 @@ class PeerConnections:
         self._host = host_identity()
         self._on_frame = on_frame
         self._on_peer_lost = on_peer_lost
+        self._data_kinds = data_kinds
         self._credit_kind = credit_kind
         self._connect_timeout_ms = connect_timeout_ms
+        self._tls = tls
+        self._log_dropped = DropLog()
         self._attempt: Optional[tuple[str, int]] = None
         self._outgoing: dict[str, Connection] = {}
         self._incoming: dict[str, Connection] = {}
         self._early: dict[Connection, Optional[PeerHello]] = {}
         self._waiting: set[str] = set()
         self._on_ready: Optional[Callable[[], None]] = None
-        self._socket_path = SlotSocketPath()
+        self._socket_path = SlotSocketPath() if unix_sockets else None
         self._listener = Listener(
             loop,
             secret,
             ROLE_SLOT,
             bind_host=bind_host,
-            unix_path=self._socket_path.path,
+            unix_path=self._unix_path,
             on_connection=self._accepted,
+            tls=tls,
         )
 
     @property
     def address(self) -> SlotAddress:
-        return SlotAddress(self._slot_id, self._host, self._socket_path.path, self._listener.address)
+        return SlotAddress(self._slot_id, self._host, self._unix_path, self._listener.address)
+
+    @property
+    def _unix_path(self) -> Optional[str]:
+        return self._socket_path.path if self._socket_path is not None else None
 
     # ---- transport of SlotCore ------------------------------------------------------------------
 
@@ -118,8 +139,8 @@ class PeerConnections:
                 connection.on_close = None
                 connection.close()
         for address in receivers.values():
-            same_host = address.host == self._host and address.unix_path is not None
-            self._connect(address, by_unix=same_host)
+            by_unix = address.unix_path is not None and self._unix_path is not None
+            self._connect(address, by_unix and address.host == self._host)
         if not self._waiting:
             self._ready()
 
@@ -140,11 +161,12 @@ class PeerConnections:
             connection.close()
         self._early.clear()
         self._listener.close()
-        self._socket_path.close()
+        if self._socket_path is not None:
+            self._socket_path.close()
 
     # ---- outgoing -------------------------------------------------------------------------------
 
-    def _connect(self, address: SlotAddress, by_unix: bool) -> None:
+    def _connect(self, address: SlotAddress, by_unix: bool, tries_left: int = _TRIES) -> None:
         attempt, peer = self._attempt, address.slot_id
 
         def on_ready(connection: Connection) -> None:
@@ -155,15 +177,24 @@ class PeerConnections:
                 self._ready()
 
         def on_frame(connection: Connection, kind: int, channel_id: int, payload: Any) -> None:
-            self._on_frame(peer, kind, channel_id, payload)
+            if kind == self._credit_kind:
+                self._on_frame(peer, kind, channel_id, payload)
+            else:
+                self._drop(connection, f"it sent a frame of kind {kind}")
 
         def on_close(connection: Connection, error: Optional[ConnectionLostError]) -> None:
             if self._outgoing.get(peer) is connection:
                 del self._outgoing[peer]
                 failed(error)
 
+        def try_again() -> None:
+            if self._attempt is attempt:
+                self._connect(address, by_unix, tries_left - 1)
+
         def failed(error: Optional[ConnectionLostError]) -> None:
-            if by_unix and peer in self._waiting:
+            if tries_left and error is not None and error.fields.get("dropped"):
+                self._loop.call_later(_RETRY_MS, try_again)
+            elif by_unix and peer in self._waiting:
                 log.warning("unix socket failed, trying tcp peer=%s reason=%r", peer, str(error))
                 self._connect(address, by_unix=False)
             else:
@@ -176,6 +207,7 @@ class PeerConnections:
                 self._secret,
                 ROLE_SLOT,
                 timeout_ms=self._connect_timeout_ms,
+                tls=self._tls,
                 on_ready=on_ready,
                 on_frame=on_frame,
                 on_close=on_close,
@@ -192,8 +224,7 @@ class PeerConnections:
 
     def _accepted(self, connection: Connection) -> None:
         if len(self._early) >= _EARLY_MAX:
-            log.warning("peer dropped peer=%s reason='too many connections'", connection.peer)
-            connection.close()
+            self._drop(connection, "too many connections")
             return
         self._early[connection] = None
         connection.on_message = self._hello
@@ -204,41 +235,49 @@ class PeerConnections:
         self._early.pop(connection, None)
 
     def _frame_before_hello(self, connection: Connection, kind: int, channel: int, payload: Any) -> None:
-        log.warning("peer dropped peer=%s reason='records before the attempt is known'", connection.peer)
+        self._drop(connection, "records before the attempt is known")
+
+    def _drop(self, connection: Connection, reason: str, level: int = logging.WARNING) -> None:
+        self._log_dropped(connection.peer, reason, level)
         connection.close()
 
     def _hello(self, connection: Connection, message: Any) -> None:
         if not isinstance(message, PeerHello) or self._early.get(connection) is not None:
-            log.warning("peer dropped peer=%s reason='unexpected message'", connection.peer)
-            connection.close()
+            self._drop(connection, "unexpected message")
+            return
+        try:
+            check_message(message)
+        except MessageRefused as refused:
+            self._drop(connection, str(refused))
             return
         attempt = (message.job_id, message.attempt)
         if self._attempt == attempt:
             del self._early[connection]
             self._adopt(connection, message)
         elif self._attempt is not None and attempt[0] == self._attempt[0] and attempt < self._attempt:
-            log.info("stale peer dropped peer=%s attempt=%d", message.slot_id, message.attempt)
-            connection.close()
+            self._drop(connection, f"it is of attempt {message.attempt}, which is over", logging.INFO)
         else:
             self._early[connection] = message
 
     def _adopt(self, connection: Connection, hello: PeerHello) -> None:
         peer = hello.slot_id
         if peer in self._incoming:
-            log.warning("peer dropped peer=%s reason='it is connected already'", peer)
             connection.on_close = None
-            connection.close()
+            self._drop(connection, f"slot {peer[:80]!r} is connected already")
             return
         self._incoming[peer] = connection
 
         def on_frame(connection: Connection, kind: int, channel_id: int, payload: Any) -> None:
-            self._on_frame(peer, kind, channel_id, payload)
+            if kind in self._data_kinds:
+                self._on_frame(peer, kind, channel_id, payload)
+            else:
+                self._drop(connection, f"it sent a frame of kind {kind}")
 
         def on_close(connection: Connection, error: Optional[ConnectionLostError]) -> None:
             if self._incoming.get(peer) is connection:
                 del self._incoming[peer]
                 self._on_peer_lost(peer, error)
 
-        connection.on_message = None
+        connection.on_message = lambda connection, message: self._drop(connection, "unexpected message")
         connection.on_frame = on_frame
         connection.on_close = on_close

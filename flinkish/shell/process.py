@@ -43,13 +43,11 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class SlotBlob:
-    """What the supervisor writes to the slot's stdin, pickled, behind its length (8 bytes)."""
+    """What the supervisor writes into the slot's pipe, pickled, behind its length (8 bytes)."""
 
     launch: SlotLaunch
     slot_id: str
-    parent_pid: int
-    progress_fd: int
-    dump_fd: int
+    sys_path: tuple[str, ...]
     log_level: int
 
 
@@ -77,6 +75,16 @@ def die_with_parent() -> bool:
         return False
     libc = ctypes.CDLL(None, use_errno=True)
     return libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped the process (SIGSTOP, Ctrl-Z); a debugger's stop does not count.  False
+    where the system does not tell."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[:1] == [b"T"]
+    except OSError:
+        return False
 
 
 def executor_id(environment: Mapping[str, str] = os.environ) -> str:
@@ -150,8 +158,8 @@ class ProgressPage:
     """A shared page in which a slot notes when its loop turned last, and its supervisor that it asks the slot
     to end: so a slot can tell its supervisor's SIGTERM from anybody else's.
 
-    The supervisor makes it (`ProgressPage.create`), the slot opens the descriptor that it has
-    inherited.  Two aligned 8-byte words: each written and read in one piece.
+    The supervisor makes it (`ProgressPage.create`), the slot opens the descriptor that it is
+    given.  Two aligned 8-byte words: each written and read in one piece.
     """
 
     def __init__(self, fd: int):

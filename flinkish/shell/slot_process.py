@@ -2,7 +2,7 @@
 
 Life::
 
-    launch blob from the supervisor (stdin) -> connect to the JobManager -> RegisterSlot
+    launch blob from the supervisor (a pipe) -> connect to the JobManager -> RegisterSlot
       -> DeployTasks: connect to peers -> TasksDeployed -> StartTasks -> records flow
       -> ReleaseSlot: exit 0
 
@@ -11,7 +11,7 @@ supervisor is gone (its pipe closes; on Linux the kernel kills at once), when th
 (connection closed, or silent for the heartbeat timeout), when anybody else sends it a SIGTERM, and on
 an error of its own.  If tasks run then, the JobManager is told why (SlotFailed) before they are closed.
 
-Started by `flinkish.shell.supervisor`, never by hand.
+Forked by `flinkish.shell.fork_server`, never started by hand.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ from flinkish.shell.event_loop import EventLoop
 from flinkish.shell.finding import wait_connected
 from flinkish.shell.interruption import interrupt_user_code
 from flinkish.shell.peer_connections import PeerConnections
+from flinkish.shell.tls import Tls
 from flinkish.shell.process import (
     EXIT_INTERNAL_ERROR,
     EXIT_JOB_MANAGER_LOST,
@@ -63,7 +64,6 @@ from flinkish.shell.process import (
     EXIT_TERMINATED,
     ProgressPage,
     SlotBlob,
-    die_with_parent,
     host_identity,
 )
 from flinkish.taskmanager import wire
@@ -88,9 +88,6 @@ _FULL_COLLECTION_EVERY_S = 60.0
 # How long a Python thread of a C library waits for the interpreter lock of a busy slot.
 _SWITCH_INTERVAL_S = 0.001
 
-# Imported while the slot waits for its first job, so that a deployment does not pay for them.
-_WARM_MODULES = ("cloudpickle", "numpy", "pyarrow", "flinkish.operators.chain")
-
 
 class SlotProcess:
     """The shell around one SlotCore; also its `listener`."""
@@ -112,6 +109,7 @@ class SlotProcess:
         self._control_reads = -1
         self._control_heard_ns = time.monotonic_ns()
         self._worked = False
+        self._look = True  # the next round asks all sources
         self._collected_ns = time.monotonic_ns()
         self._ending = False
 
@@ -135,6 +133,7 @@ class SlotProcess:
 
     def _register(self) -> bool:
         launch = self.launch
+        tls = None if launch.tls is None else Tls(launch.tls)
         try:
             self._control = wait_connected(
                 self.loop,
@@ -143,6 +142,7 @@ class SlotProcess:
                 ROLE_JOB_MANAGER,
                 launch.connect_timeout_ms,
                 should_stop=lambda: self.exit_code is not None,
+                tls=tls,
                 on_message=self._on_message,
             )
         except ConnectionLostError as error:
@@ -158,8 +158,11 @@ class SlotProcess:
             self._control.local_host,
             self._on_frame,
             self._on_peer_lost,
+            (wire.ROWS, wire.COLUMNS, wire.EVENT),
             wire.CREDIT,
             launch.connect_timeout_ms,
+            tls,
+            launch.unix_sockets,
         )
         self._core = SlotCore(
             self.slot_id,
@@ -175,19 +178,8 @@ class SlotProcess:
         self.loop.call_later(_HOUSEKEEPING_EVERY_MS, self._housekeeping)
         self.loop.call_later(launch.heartbeat_interval_ms, self._check_heartbeat)
         self.loop.run_once(0)
-        self._warm_up()
         log.info("slot registered slot=%s pid=%d tcp=%s:%d", self.slot_id, os.getpid(), *address.tcp)
         return True
-
-    def _warm_up(self) -> None:
-        for name in _WARM_MODULES:
-            try:
-                importlib.import_module(name)
-            except ImportError as error:
-                # Whoever needs it will say so with more context.
-                log.info("could not import ahead module=%s reason=%r", name, str(error))
-        self._collect(full=True)
-        gc.freeze()
 
     def _work(self) -> None:
         loop, core, progress = self.loop, self._core, self._progress
@@ -195,7 +187,8 @@ class SlotProcess:
         now_ns = time.monotonic_ns
         polled_ns = 0
         while self.exit_code is None:
-            more = core.run_round()
+            look, self._look = self._look, True
+            more = core.run_round(look)
             progress.mark()
             if more:
                 self._worked = True
@@ -203,6 +196,11 @@ class SlotProcess:
                     continue
                 loop.run_once(0)
             else:
+                waited = core.waits_for_socket()
+                loop.flush()
+                if waited and not core.waits_for_socket():
+                    continue  # what waited for room in a connection goes on
+                self._look = False
                 loop.run_once(self._idle_timeout_ms(core))
             polled_ns = now_ns()
 
@@ -217,11 +215,12 @@ class SlotProcess:
             for fd in self._watched - wanted.keys():
                 self.loop.unregister(fd)
             self._watched = set(wanted)
-            for fd, events in wanted.items():
+            for fd, (events, task) in wanted.items():
                 try:
-                    self.loop.register(fd, events, _turn)
+                    self.loop.register(fd, events, lambda readable, writable, task=task: task.look())
                 except PermissionError:
                     self._watched.discard(fd)
+                    self._look = True
                     if timeout_ms is None or timeout_ms > _UNPOLLABLE_RETRY_MS:
                         timeout_ms = _UNPOLLABLE_RETRY_MS
         return timeout_ms
@@ -441,7 +440,10 @@ class SlotProcess:
             self._control.send_message(event)
 
     def wakeup(self) -> None:
-        self.loop.call_soon_threadsafe(_nothing)
+        self.loop.call_soon_threadsafe(self._woken)
+
+    def _woken(self) -> None:
+        self._look = True  # some source has more, or a subtask something to do
 
     def _send_change(self, change: TaskStateChanged) -> None:
         if self._control is None:
@@ -472,14 +474,6 @@ class SlotProcess:
         gc.collect(2 if full else 1)
         if full:
             self._collected_ns = time.monotonic_ns()
-
-
-def _turn(readable: bool, writable: bool) -> None:
-    """Callback of a task's descriptor: that the loop has turned is enough, a round follows."""
-
-
-def _nothing() -> None:
-    """What a wake-up calls."""
 
 
 def _internal(error: BaseException, text: str, where: str) -> FlinkishError:
@@ -522,23 +516,21 @@ def _read_exactly(fd: int, count: int) -> bytes:
     return b"".join(parts)
 
 
-def main(parent_pipe: int) -> None:
+def main(parent_pipe: int, progress_fd: int, dump_fd: int) -> None:
     """Entry of the process; does not return.  `parent_pipe` is at the start of the blob."""
-    die_with_parent()
     try:
         size = int.from_bytes(_read_exactly(parent_pipe, 8), "little")
         blob: SlotBlob = pickle.loads(_read_exactly(parent_pipe, size))
     except EOFError:
         os._exit(EXIT_PARENT_LOST)
-    if os.getppid() != blob.parent_pid:
-        # It died before the kernel was asked to tell.
-        os._exit(EXIT_PARENT_LOST)
+    sys.path[:] = blob.sys_path
+    importlib.invalidate_caches()
     # A Ctrl-C in a terminal reaches the whole group: the driver decides what follows.  A handler,
     # not SIG_IGN, because programs that user code starts would inherit that.
     signal.signal(signal.SIGINT, lambda signum, frame: None)
-    faulthandler.enable(file=blob.dump_fd, all_threads=True)
+    faulthandler.enable(file=dump_fd, all_threads=True)
     if hasattr(faulthandler, "register"):
-        faulthandler.register(signal.SIGUSR1, file=blob.dump_fd, all_threads=True)
+        faulthandler.register(signal.SIGUSR1, file=dump_fd, all_threads=True)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(*_GC_THRESHOLDS)
     for stream in (sys.stdout, sys.stderr):
@@ -550,13 +542,13 @@ def main(parent_pipe: int) -> None:
     )
     code = EXIT_INTERNAL_ERROR
     try:
-        code = SlotProcess(blob, ProgressPage(blob.progress_fd), parent_pipe).run()
+        code = SlotProcess(blob, ProgressPage(progress_fd), parent_pipe).run()
     except BaseException:
         text = traceback.format_exc()
-        os.write(blob.dump_fd, text.encode())
+        os.write(dump_fd, text.encode())
         log.error("slot process failed slot=%s\n%s", blob.slot_id, text)
     # What user code registered still runs, but a thread that it left behind cannot hold the slot.
-    faulthandler.dump_traceback_later(_EXIT_WITHIN_S, exit=True, file=blob.dump_fd)
+    faulthandler.dump_traceback_later(_EXIT_WITHIN_S, exit=True, file=dump_fd)
     try:
         atexit._run_exitfuncs()
         logging.shutdown()

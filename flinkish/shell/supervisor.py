@@ -2,10 +2,15 @@
 
 States of one slot's process::
 
-    WAITING --backoff over--> RUNNING --exit--> WAITING        (exit code 0: no backoff)
+    WAITING --backoff over--> STARTING --forked--> RUNNING --exit--> WAITING    (exit code 0: no backoff)
                                  | InterruptSlot: SIGUSR2, see `shell.interruption`
                                  | KillSlot: stacks are dumped, then SIGKILL
+                                 | stopped (SIGSTOP) for the heartbeat timeout: SIGKILL
     any --stop--> SIGTERM --bounded--> SIGKILL --> reaped
+
+Slots are forked by a server that has imported what they need (`shell.fork_server`): it starts with the
+first slot and lives as long as the supervisor.  If it ends before, its slots end with it, and a new one
+starts with them.
 
 The supervisor ends when the JobManager says so, when it loses the JobManager, or when its caller's
 `stop()` holds; however it ends, no process, descriptor or file stays.  The kernel kills a slot when
@@ -20,7 +25,6 @@ import os
 import pickle
 import signal
 import socket
-import subprocess
 import sys
 import time
 from typing import Any, Callable, Optional
@@ -40,6 +44,7 @@ from flinkish.messages.launch import SlotLaunch
 from flinkish.shell.connections import ROLE_JOB_MANAGER, Connection
 from flinkish.shell.event_loop import EventLoop, TimerHandle
 from flinkish.shell.finding import wait_connected
+from flinkish.shell.fork_server import ForkServer
 from flinkish.shell.process import (
     EXIT_RELEASED,
     ProgressPage,
@@ -47,14 +52,16 @@ from flinkish.shell.process import (
     anonymous_file,
     describe_exit,
     executor_id,
+    is_stopped,
 )
+from flinkish.shell.tls import Tls
 
 log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_MS = 5_000
 
+_JOB_MANAGER_LOST = "lost the JobManager"
 _STOP_POLL_MS = 50
-_REAP_POLL_MS = 50  # only where the system has no process descriptors
 _DUMP_WAIT_MS = 1_000
 _DUMP_POLL_MS = 20
 _DUMP_BYTES_MAX = 64 * 1024
@@ -63,29 +70,6 @@ _DUMP_BYTES_MAX = 64 * 1024
 _YOUNG_MS = 5_000
 _BACKOFF_FIRST_MS = 200
 _BACKOFF_MAX_MS = 5_000
-
-# The paths come first, before anything that they could shadow is imported.  A `-m` would put the
-# working folder in front of the standard library.  Descriptor 0 is freed, so that user code that
-# reads stdin sees its end and not our pipe.
-_BOOTSTRAP = """\
-import sys, _signal
-_signal.signal(_signal.SIGINT, _signal.SIG_IGN)
-import os
-fd = os.dup(0)
-line = bytearray()
-while not line.endswith(b"\\n"):
-    part = os.read(fd, 1)
-    if not part:
-        os._exit(74)
-    line += part
-sys.path[:] = os.fsdecode(bytes(line[:-1])).split("\\0")
-null = os.open(os.devnull, os.O_RDONLY)
-os.dup2(null, 0)
-os.close(null)
-del os, part, line, null, sys, _signal
-from flinkish.shell.slot_process import main
-main(fd)
-"""
 
 
 def never() -> bool:
@@ -108,26 +92,25 @@ def run_supervisor(
     return Supervisor(launch, spark_attempt, stop).run()
 
 
-class _Slot:
-    """One slot id and the process that serves it now."""
+class _Process:
+    """A process that serves a slot, from the request to fork it until it is known to have ended."""
 
-    def __init__(self, slot_id: str):
-        self.slot_id = slot_id
-        self.process: Optional[subprocess.Popen] = None
-        self.progress: Optional[ProgressPage] = None
-        self.dump_fd = -1
-        self.pid_fd = -1
-        self.started_ns = 0
-        self.young_deaths = 0
+    def __init__(self, number: int, pipe: int):
+        self.number = number
+        self.pipe = pipe  # the process ends when it closes
+        self.pid = 0  # until it has been forked
+        self.started_ns = time.monotonic_ns()
+        self.stopped_ns: Optional[int] = None  # since when it has been seen to stand still
         self.kill_reason: Optional[str] = None
-        self.restart: Optional[TimerHandle] = None
+        self.progress = ProgressPage.create()
+        self.dump_fd = anonymous_file("flinkish-dump")
 
-    def report(self) -> SlotReport:
-        if self.process is None or self.progress is None:
-            return SlotReport(self.slot_id, 0, 0, detail="waiting to be started again")
+    def progress_age_ms(self) -> int:
         since_ns = max(self.progress.last_ns(), self.started_ns)
-        age_ms = (time.monotonic_ns() - since_ns) // 1_000_000
-        return SlotReport(self.slot_id, self.process.pid, max(0, age_ms))
+        return max(0, (time.monotonic_ns() - since_ns) // 1_000_000)
+
+    def lived_ms(self) -> int:
+        return (time.monotonic_ns() - self.started_ns) // 1_000_000
 
     def dumped(self) -> str:
         """What the process wrote there: stacks, or the traceback of its death."""
@@ -135,19 +118,24 @@ class _Slot:
         start = max(0, size - _DUMP_BYTES_MAX)
         return os.pread(self.dump_fd, size - start, start).decode(errors="replace").strip()
 
-    def release(self) -> None:
-        """Close what belonged to the process; it has been reaped."""
-        assert self.process is None or self.process.returncode is not None
-        if self.process is not None and self.process.stdin is not None:
-            self.process.stdin.close()
-        if self.pid_fd >= 0:
-            os.close(self.pid_fd)
-        if self.progress is not None:
-            self.progress.close()
-        if self.dump_fd >= 0:
-            os.close(self.dump_fd)
-        self.process, self.progress, self.dump_fd, self.pid_fd = None, None, -1, -1
-        self.kill_reason = None
+    def close(self) -> None:
+        os.close(self.pipe)
+        os.close(self.dump_fd)
+        self.progress.close()
+
+
+class _Slot:
+    """One slot id and the process that serves it now."""
+
+    def __init__(self, slot_id: str):
+        self.slot_id = slot_id
+        self.process: Optional[_Process] = None
+        self.young_deaths = 0
+
+    def report(self) -> SlotReport:
+        if self.process is None or not self.process.pid:
+            return SlotReport(self.slot_id, 0, 0, detail="waiting to be started")
+        return SlotReport(self.slot_id, self.process.pid, self.process.progress_age_ms())
 
 
 class Supervisor:
@@ -159,6 +147,9 @@ class Supervisor:
         self._stop = stop
         self._loop = EventLoop()
         self._slots = {slot_id: _Slot(slot_id) for slot_id in launch.slot_ids}
+        self._server: Optional[ForkServer] = None
+        self._server_stopped_ns: Optional[int] = None
+        self._forked = 0
         self._control: Optional[Connection] = None
         self._control_reads = -1
         self._control_heard_ns = time.monotonic_ns()
@@ -182,7 +173,9 @@ class Supervisor:
                     self._end("stopped by its caller")
                     break
                 self._loop.run_once(_STOP_POLL_MS)
-            log.info("supervisor ends task=%d reason=%r", self._launch.task_index, self._reason)
+            # Of a driver that was killed this line is all that is left.
+            level = logging.WARNING if self._reason.startswith(_JOB_MANAGER_LOST) else logging.INFO
+            log.log(level, "supervisor ends task=%d reason=%r", self._launch.task_index, self._reason)
             self._stop_slots()
             assert self._reason is not None
             return self._reason
@@ -201,6 +194,7 @@ class Supervisor:
                 ROLE_JOB_MANAGER,
                 launch.connect_timeout_ms,
                 should_stop=self._stop,
+                tls=None if launch.tls is None else Tls(launch.tls),
                 on_message=self._on_message,
             )
         except ConnectionLostError:
@@ -239,7 +233,7 @@ class Supervisor:
     def _on_control_closed(
         self, connection: Connection, error: Optional[ConnectionLostError]
     ) -> None:
-        self._end(f"lost the JobManager: {error.why if error is not None else 'closed'}")
+        self._end(f"{_JOB_MANAGER_LOST}: {error.why if error is not None else 'closed'}")
 
     def _end(self, reason: str) -> None:
         if self._reason is None:
@@ -253,8 +247,9 @@ class Supervisor:
             self._control_reads, self._control_heard_ns = control.reads, now_ns
         silent_ms = (now_ns - self._control_heard_ns) // 1_000_000
         if silent_ms > launch.heartbeat_timeout_ms:
-            self._end(f"lost the JobManager: no heartbeat for {silent_ms} ms")
+            self._end(f"{_JOB_MANAGER_LOST}: no heartbeat for {silent_ms} ms")
             return
+        self._look_for_stopped(now_ns)
         self._report(*(slot.report() for slot in self._slots.values()))
         self._loop.call_later(launch.heartbeat_interval_ms, self._heartbeat)
 
@@ -265,73 +260,82 @@ class Supervisor:
     # ---- slot processes -------------------------------------------------------------------------
 
     def _start(self, slot: _Slot) -> None:
-        slot.restart = None
         if self._reason is not None:
             return
         # At each try anew: what the slots may import can have grown (Spark's addPyFile).
         known = dict.fromkeys(path for path in self._launch.sys_path if os.path.exists(path))
-        paths = [*known, *(os.path.abspath(path) for path in sys.path if os.path.abspath(path) not in known)]
-        slot.progress = ProgressPage.create()
-        slot.dump_fd = anonymous_file("flinkish-dump")
-        try:
-            slot.process = subprocess.Popen(
-                [sys.executable, "-c", _BOOTSTRAP, slot.slot_id],
-                stdin=subprocess.PIPE,
-                pass_fds=(slot.progress.fd, slot.dump_fd),
-                bufsize=0,
-            )
-        except OSError as error:
-            log.warning("could not start a slot slot=%s reason=%r", slot.slot_id, str(error))
-            slot.release()
-            self._report(SlotReport(slot.slot_id, 0, 0, exit_status=-1, detail=f"could not start: {error}"))
-            self._restart_later(slot)
-            return
-        slot.started_ns = time.monotonic_ns()
-        if hasattr(os, "pidfd_open"):
-            slot.pid_fd = os.pidfd_open(slot.process.pid)
-            self._loop.register(slot.pid_fd, "r", lambda readable, writable: self._reap(slot))
-        else:
-            self._loop.call_later(_REAP_POLL_MS, self._poll_exit, slot, slot.process)
+        paths = (*known, *(os.path.abspath(path) for path in sys.path if os.path.abspath(path) not in known))
+        if self._server is None:
+            try:
+                self._server = ForkServer(
+                    self._loop,
+                    paths,
+                    ",".join(self._launch.slot_ids),
+                    self._on_started,
+                    self._on_ended,
+                    self._on_server_end,
+                )
+            except OSError as error:
+                self._could_not_start(slot, str(error))
+                return
+        self._forked += 1
+        reads, writes = os.pipe()
+        process = slot.process = _Process(self._forked, writes)
+        self._server.start(process.number, (reads, process.progress.fd, process.dump_fd))
+        os.close(reads)
         blob = pickle.dumps(
             SlotBlob(
-                launch=self._launch,
-                slot_id=slot.slot_id,
-                parent_pid=os.getpid(),
-                progress_fd=slot.progress.fd,
-                dump_fd=slot.dump_fd,
-                log_level=log.getEffectiveLevel(),
+                launch=self._launch, slot_id=slot.slot_id, sys_path=paths, log_level=log.getEffectiveLevel()
             )
         )
-        line = b"\0".join(os.fsencode(path) for path in paths) + b"\n"
-        assert slot.process.stdin is not None
         try:
-            # The pipe stays open: the slot ends when it closes.
-            slot.process.stdin.write(line + len(blob).to_bytes(8, "little") + blob)
+            with open(writes, "wb", closefd=False) as pipe:
+                pipe.write(len(blob).to_bytes(8, "little") + blob)
         except BrokenPipeError:
-            log.warning("slot died at once slot=%s", slot.slot_id)
-        log.info("slot started slot=%s pid=%d", slot.slot_id, slot.process.pid)
+            log.info("the fork server is gone slot=%s", slot.slot_id)  # its end tells the rest
 
-    def _poll_exit(self, slot: _Slot, process: subprocess.Popen) -> None:
-        if slot.process is process:
-            self._reap(slot)
-        if slot.process is process:
-            self._loop.call_later(_REAP_POLL_MS, self._poll_exit, slot, process)
+    def _could_not_start(self, slot: _Slot, why: str) -> None:
+        log.warning("could not start a slot slot=%s reason=%r", slot.slot_id, why)
+        self._report(SlotReport(slot.slot_id, 0, 0, exit_status=-1, detail=f"could not start: {why}"))
+        self._restart_later(slot)
 
-    def _reap(self, slot: _Slot) -> None:
-        """The process has ended: report how, and start the next."""
-        process = slot.process
-        if process is None or process.poll() is None:
+    def _on_started(self, number: int, pid: int) -> None:
+        for slot in self._slots.values():
+            process = slot.process
+            if process is not None and process.number == number:
+                break
+        else:
+            return  # nobody waits for it any more: its pipe is closed, so it ends
+        if pid < 0:
+            process.close()
+            slot.process = None
+            self._could_not_start(slot, os.strerror(-pid))
             return
-        if slot.pid_fd >= 0:
-            self._loop.unregister(slot.pid_fd)
-        status = process.returncode
-        detail = describe_exit(status)
-        if slot.kill_reason is not None:
-            detail = f"killed by the supervisor: {slot.kill_reason}"
-        text = slot.dumped()
+        process.pid, process.started_ns = pid, time.monotonic_ns()
+        log.info("slot started slot=%s pid=%d", slot.slot_id, pid)
+
+    def _on_ended(self, pid: int, status: int) -> None:
+        for slot in self._slots.values():
+            if slot.process is not None and slot.process.pid == pid:
+                self._ended(slot, slot.process, status, describe_exit(status))
+
+    def _on_server_end(self, status: int) -> None:
+        """Its slots end with it; who waited for a start has waited in vain."""
+        self._server = self._server_stopped_ns = None
+        log.warning("fork server ended status=%d", status)
+        for slot in self._slots.values():
+            if slot.process is not None:
+                detail = f"it ended with the process that forks slots: {describe_exit(status)}"
+                self._ended(slot, slot.process, status, detail)
+
+    def _ended(self, slot: _Slot, process: _Process, status: int, detail: str) -> None:
+        """Report how, and start the next."""
+        if process.kill_reason is not None:
+            detail = f"killed by the supervisor: {process.kill_reason}"
+        text = process.dumped()
         if text:
             detail += f"\n{text}"
-        lived_ms = (time.monotonic_ns() - slot.started_ns) // 1_000_000
+        lived_ms, killed = process.lived_ms(), process.kill_reason is not None
         log.log(
             logging.INFO if status == EXIT_RELEASED or self._reason is not None else logging.WARNING,
             "slot ended slot=%s pid=%d lived_ms=%d detail=%r",
@@ -340,11 +344,11 @@ class Supervisor:
             lived_ms,
             detail,
         )
-        killed = slot.kill_reason is not None
         self._report(
             SlotReport(slot.slot_id, process.pid, 0, status, detail, ended_by_supervisor=killed)
         )
-        slot.release()
+        process.close()
+        slot.process = None
         if self._reason is not None:
             return
         if status == EXIT_RELEASED or killed or lived_ms >= _YOUNG_MS:
@@ -359,49 +363,83 @@ class Supervisor:
         delay_ms = 0
         if slot.young_deaths > 1:
             delay_ms = min(_BACKOFF_MAX_MS, _BACKOFF_FIRST_MS * 2 ** min(16, slot.young_deaths - 2))
-        slot.restart = self._loop.call_later(delay_ms, self._start, slot)
+        self._loop.call_later(delay_ms, self._start, slot)
+
+    def _signal(self, process: _Process, signum: int) -> None:
+        if self._server is not None and process.pid:
+            self._server.signal(process.pid, signum)
 
     def _interrupt(self, slot_id: str, pid: int) -> None:
         """Only the process that was meant: a younger one may not handle the signal yet."""
         slot = self._slots.get(slot_id)
         if slot is not None and slot.process is not None and slot.process.pid == pid:
-            slot.process.send_signal(signal.SIGUSR2)
+            self._signal(slot.process, signal.SIGUSR2)
 
     def _kill(self, slot_id: str, reason: str) -> None:
         slot = self._slots.get(slot_id)
-        if slot is None or slot.process is None or slot.kill_reason is not None:
+        if slot is None or slot.process is None or slot.process.kill_reason is not None:
             return
-        slot.kill_reason = reason
-        size = os.fstat(slot.dump_fd).st_size
-        if hasattr(signal, "SIGUSR1"):
-            slot.process.send_signal(signal.SIGUSR1)
+        process = slot.process
+        process.kill_reason = reason
+        size = os.fstat(process.dump_fd).st_size
+        self._signal(process, signal.SIGUSR1)
         deadline_ns = time.monotonic_ns() + _DUMP_WAIT_MS * 1_000_000
         self._loop.call_later(
-            _DUMP_POLL_MS, self._kill_when_dumped, slot, slot.process, size, size, deadline_ns
+            _DUMP_POLL_MS, self._kill_when_dumped, slot, process, size, size, deadline_ns
         )
 
     def _kill_when_dumped(
-        self, slot: _Slot, process: subprocess.Popen, empty: int, last: int, deadline_ns: int
+        self, slot: _Slot, process: _Process, empty: int, last: int, deadline_ns: int
     ) -> None:
         """SIGKILL once the dump has grown and then stood still, or the deadline has passed."""
         if slot.process is not process:
             return
-        size = os.fstat(slot.dump_fd).st_size
+        size = os.fstat(process.dump_fd).st_size
         if time.monotonic_ns() < deadline_ns and (size == empty or size != last):
             self._loop.call_later(
                 _DUMP_POLL_MS, self._kill_when_dumped, slot, process, empty, size, deadline_ns
             )
             return
-        process.kill()
+        self._signal(process, signal.SIGKILL)
+
+    def _look_for_stopped(self, now_ns: int) -> None:
+        """A process that the system does not run (SIGSTOP) is lost after the heartbeat timeout, as it would
+        be if it sent heartbeats itself; one whose user code hangs is not."""
+        timeout_ms = self._launch.heartbeat_timeout_ms
+        for slot in self._slots.values():
+            process = slot.process
+            if process is None or not process.pid or not is_stopped(process.pid):
+                if process is not None:
+                    process.stopped_ns = None
+                continue
+            process.stopped_ns = process.stopped_ns or now_ns
+            stopped_ms = (now_ns - process.stopped_ns) // 1_000_000
+            if stopped_ms > timeout_ms and process.kill_reason is None:
+                process.kill_reason = f"it was stopped (SIGSTOP) for {stopped_ms} ms (heartbeat.timeout)"
+                self._signal(process, signal.SIGKILL)
+        server = self._server
+        if server is None or not is_stopped(server.pid):
+            self._server_stopped_ns = None
+            return
+        self._server_stopped_ns = self._server_stopped_ns or now_ns
+        if (now_ns - self._server_stopped_ns) // 1_000_000 > timeout_ms:
+            log.warning("fork server was stopped (SIGSTOP), killing it pid=%d", server.pid)
+            server.kill()
 
     # ---- end ------------------------------------------------------------------------------------
 
     def _stop_slots(self) -> None:
         """SIGTERM, a bounded wait in which heartbeats still flow, then SIGKILL."""
         for slot in self._slots.values():
-            if slot.process is not None and slot.progress is not None:
-                slot.progress.ask_to_stop()
-                slot.process.terminate()
+            process = slot.process
+            if process is None:
+                continue
+            if process.pid:
+                process.progress.ask_to_stop()
+                self._signal(process, signal.SIGTERM)
+            else:  # it has not begun, and ends when its pipe closes
+                process.close()
+                slot.process = None
 
         def all_ended() -> bool:
             return all(slot.process is None for slot in self._slots.values())
@@ -425,13 +463,12 @@ class Supervisor:
     def _clean_up(self) -> None:
         """Whatever happened before, also an exception: nothing stays."""
         self._reason = self._reason or "failed"
+        if self._server is not None:
+            self._server.close()
         for slot in self._slots.values():
             if slot.process is not None:
-                slot.process.kill()
-                slot.process.wait()
-                if slot.pid_fd >= 0:
-                    self._loop.unregister(slot.pid_fd)
-                slot.release()
+                slot.process.close()
+                slot.process = None
         if self._control is not None:
             self._control.on_close = None
             self._control.close()

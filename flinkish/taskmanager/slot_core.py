@@ -201,15 +201,20 @@ class SlotCore:
 
     # ---- work -----------------------------------------------------------------------------------
 
-    def run_round(self) -> bool:
+    def run_round(self, look: bool = True) -> bool:
         """Give each subtask a turn, then move outputs.
 
+        Args:
+            look: sources that had nothing are asked again; False: only those that were told to
+                (``Task.look``), which is enough after a wait for their descriptors.
         Returns:
             Whether there is more to do at once.
         """
         budget_ns = max(TURN_NS_MIN, min(TURN_NS, ROUND_NS // max(1, self._wanting)))
         running = [task for task in self._order if task.state == "RUNNING"]
         for task in running:
+            if look:
+                task.look()
             if task.needs_turn():
                 task.run_turn(budget_ns)
         self._wanting = 0
@@ -222,15 +227,16 @@ class SlotCore:
     def next_deadline_ms(self) -> Optional[int]:
         """Processing time at which a round is due although nothing arrives."""
         deadlines = [task.next_deadline_ms() for task in self._order]
-        if self._waits_for_socket():
+        if self.waits_for_socket():
             deadlines.append(self.now_ms() + SOCKET_RETRY_MS)
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
-    def descriptors(self) -> dict[int, str]:
-        """Descriptors whose readiness calls for a round: ``"r"`` or ``"w"``."""
-        waited: dict[int, str] = {}
+    def descriptors(self) -> dict[int, tuple[str, Task]]:
+        """Descriptors whose readiness calls for a round: ``"r"`` or ``"w"``, and the subtask that waits."""
+        waited: dict[int, tuple[str, Task]] = {}
         for task in self._order:
-            waited.update(task.descriptors())
+            for descriptor, events in task.descriptors().items():
+                waited[descriptor] = events, task
         return waited
 
     def chains(self) -> list[Any]:
@@ -241,7 +247,7 @@ class SlotCore:
         """Figures of each subtask, by ``str(execution)``."""
         return {str(task.execution): task.metrics() for task in self._order}
 
-    def _waits_for_socket(self) -> bool:
+    def waits_for_socket(self) -> bool:
         """Whether records wait only because a connection holds too many bytes: the shell may not
         call when it has drained, so a deadline makes sure."""
         for task in self._order:

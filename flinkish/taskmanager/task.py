@@ -12,7 +12,8 @@ A step is taken only while every writer and every sink has room, otherwise the s
 backpressured.  Without input it is idle: then the sinks are flushed and all open buffers sent.  A
 turn ends after about ``budget_ns``; a slice holds as many records as the measured cost per record
 allows.  Where the chain cannot suspend by itself, a slice is also bounded by the room of the
-writers.
+writers; where it can, what one go makes of a record, timer or window is bounded by ``chain.budget_max``,
+which follows the measured time.
 
 Nothing here waits, and nothing here reads a clock that was not passed in.
 """
@@ -127,6 +128,7 @@ class Task:
         self._source_records = 0
         self._polled_ms = MIN_WATERMARK_MS
         self._polled_this_turn = False
+        self._look = True  # the reader may have something although it had nothing when asked last
         self._poll_limit = POLL_RECORDS_FIRST
         chain.budget_max = SLICE_RECORDS_FIRST
 
@@ -453,7 +455,7 @@ class Task:
                 self._end_source()
                 continue
             waiting = self._source_status is InputStatus.NOTHING_AVAILABLE
-            if waiting and self._polled_this_turn:
+            if waiting and (self._polled_this_turn or not self._look):
                 return None
             self._poll()
             if not queue and self._source_status is not InputStatus.END_OF_INPUT:
@@ -464,7 +466,7 @@ class Task:
         room = self._poll_limit
         for writer in self.writers:
             room = min(room, writer.room)
-        self._polled_this_turn = True
+        self._polled_this_turn, self._look = True, False
         self._polled_ms = self.now_ms()
         before = self.clock_ns()
         self._source_status = self.source.poll(max(1, room))
@@ -529,10 +531,21 @@ class Task:
 
     # ---- what the slot asks ---------------------------------------------------------------------
 
+    def look(self) -> None:
+        """Poll the source again, although it had nothing: something may have come since."""
+        self._look = True
+
     def needs_turn(self) -> bool:
         """Whether a turn may do something: all but an idle subtask to which nothing has come."""
-        if self.times.state != IDLE or self.source is not None or self._operator_events:
+        if self.times.state != IDLE or self._operator_events:
+            self._look = True
             return True
+        if self.source is not None:
+            interval = self.source.reader.poll_interval_ms
+            if interval is not None and self.now_ms() >= self._polled_ms + interval:
+                self._look = True
+            if self._look:
+                return True
         return self._has_work()
 
     def wants_turn(self) -> bool:
@@ -543,7 +556,8 @@ class Task:
             return True
         if self._draining:
             return not self._unsent or all([writer.is_empty for writer in self.writers])
-        return self._has_work() and self._has_room()
+        # One whose time was up may have nothing left, and has not told its sinks and outputs so.
+        return (self.times.state == BUSY or self._has_work()) and self._has_room()
 
     def _has_work(self) -> bool:
         if self._suspended is not None or self._batch is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Mapping, Optional
 
 from flinkish.jobmanager.launcher import Launcher
-from flinkish.shell.local_launcher import LocalLauncher
+from flinkish.shell.local_launcher import LocalLauncher, local_configuration
 from flinkish.shell.slot_cluster import SlotCluster
 
 
@@ -25,7 +25,7 @@ class MiniCluster(SlotCluster):
     """
 
     def __init__(self, slots: int = 2, configuration: Optional[Mapping[str, Any]] = None):
-        super().__init__(slots, configuration)
+        super().__init__(slots, local_configuration(slots, configuration))
 
     def create_launcher(self) -> Launcher:
         return LocalLauncher(self.slots)

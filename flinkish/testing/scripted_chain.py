@@ -25,7 +25,7 @@ from flinkish.messages.elements import (
     Watermark,
     WatermarkStatus,
 )
-from flinkish.operators.codegen import CodeWriter
+from flinkish.operators.codegen import BUDGET_MAX, CodeWriter
 from flinkish.operators.output import RecordWriter, TaskEnvironment
 
 
@@ -86,6 +86,7 @@ class ScriptedChain:
         self.key = (environment.task_name, environment.subtask_index)
         self.writers = list(writers.values())
         self.expanding = spec.expanding
+        self.budget_max = BUDGET_MAX
         self.number_of_inputs = 0 if spec.source is not None else spec.inputs
         self.source = ScriptedSource(spec, environment) if spec.source is not None else None
         self.watermarks = [MIN_WATERMARK_MS] * spec.inputs
@@ -120,12 +121,15 @@ class ScriptedChain:
                 self._see("record", index, value, timestamps[i] if timestamps else None)
             self._emit_all(values, timestamps)
             return
+        made = 0  # since the last suspension
         for i, value in enumerate(values):
             timestamp = timestamps[i] if timestamps else None
             self._see("record", index, value, timestamp)
             for result in (value,) if process is None else process(subtask, value):
-                while self.expanding and self.room <= 0:
+                while self.expanding and (self.room <= 0 or made >= self.budget_max):
                     yield
+                    made = 0
+                made += 1
                 self._emit_all([result], None if timestamps is None else [timestamp])
 
     @property

@@ -1,6 +1,6 @@
-"""Benchmarks: throughput of flinkish against what two cores of this machine can do bare.
+"""Benchmarks: throughput and latency of flinkish against what this machine can do bare.
 
-    python -m tests.benchmarks [NAME ...] [--json FILE] [--records N] [--repeats R]
+    python -m tests.benchmarks [NAME ...] [--json FILE] [--records N] [--repeats R] ...
 
-Not tests: nothing here asserts a speed.  See ``flinkish/docs/benchmarks.md`` for figures and rules.
+Not tests of speed: nothing here asserts one.  ``flinkish/docs/benchmarks.md`` has rules and figures.
 """

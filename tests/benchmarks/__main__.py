@@ -1,149 +1,174 @@
-"""Runs flinkish, the bare loops and (when installed) bytewax in turn, and prints medians as ratios."""
+"""Runs flinkish, the bare loops or the echo, and bytewax (when installed) in turn; prints medians."""
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-import statistics
-import subprocess
 import sys
+from typing import Any, Callable
 
-from tests.benchmarks.data import PARTS, expected, json_parts
-from tests.benchmarks.jobs import build
-from tests.benchmarks.machine import ForeignLoad
+from tests.benchmarks.data import DataSet, default_folder
+from tests.benchmarks.machine import ForeignLoad, wait_until_quiet
+from tests.benchmarks.report import Row, latency_row, table, throughput_row
+from tests.benchmarks.systems import (
+    SLOTS,
+    Load,
+    PeerFailedError,
+    has_bytewax,
+    latency_bytewax,
+    latency_echo,
+    latency_flinkish,
+    run_bare,
+    run_bytewax,
+    run_flinkish,
+)
 
-WORKLOADS = ("W1", "W2", "W2-reduce")
-SLOTS = 2
+THROUGHPUT = ("W1", "W2", "W2-reduce", "W3")
+LATENCY = {f"W5-{rate}": rate for rate in (1_000, 10_000, 100_000)}
+LEFT_OUT = {
+    "W4": "it sums and counts columns in event-time windows by SQL, which this engine has not got yet"
+}
 NOISY_CORES = 0.5
+_SIZES = 5  # the larger size is so many times the smaller
 
 
-def bare_rate(workload: str, n: int) -> float:
-    """Records/s of two bare loops at the same time, their rates added."""
-    name = "W1" if workload == "W1" else "W2"
-    loops = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.benchmarks.bare", name, str(n), str(index)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for index in range(PARTS)
+class Rounds:
+    """Runs systems in turn; a run beside foreign load is taken again, at most ``retries`` in all."""
+
+    def __init__(self, workload: str, systems: dict[str, Callable[[], Any]], args: Any):
+        self.workload, self.systems = workload, systems
+        self.wait_s, self.retries = args.wait, args.retries
+        self.results: dict[str, list] = {name: [] for name in systems}
+        self.foreign_cores: dict[str, list[float]] = {name: [] for name in systems}
+
+    def run(self, repeats: int) -> None:
+        for _ in range(repeats):
+            for name in list(self.systems):
+                try:
+                    result, cores = self._quiet_run(name)
+                except PeerFailedError as error:
+                    if name != "bytewax":
+                        raise
+                    print(f"{self.workload}: {error}; it is left out", flush=True)
+                    for known in (self.systems, self.results, self.foreign_cores):
+                        del known[name]
+                    continue
+                self.results[name].append(result)
+                self.foreign_cores[name].append(cores)
+
+    def _quiet_run(self, name: str) -> tuple[Any, float]:
+        while True:
+            wait_until_quiet(self.wait_s)
+            with ForeignLoad() as load:
+                result = self.systems[name]()
+            if load.cores <= NOISY_CORES or not self.retries:
+                return result, load.cores
+            self.retries -= 1
+            print(
+                f"{self.workload} {name}: {load.cores:.2f} cores busy with other work, taken again",
+                flush=True,
+            )
+
+
+def measure_throughput(cluster: Any, workload: str, args: Any, bytewax: bool) -> list[Row]:
+    small = DataSet(args.records // _SIZES, args.seed, args.data).make()
+    large = DataSet(args.records, args.seed, args.data).make()
+    run_flinkish(cluster, workload, small, large)  # warm: code loaded, files in the page cache
+    systems: dict[str, Callable[[], Any]] = {
+        "flinkish": lambda: run_flinkish(cluster, workload, small, large),
+        "bare": lambda: run_bare(workload, large),
+    }
+    if bytewax:
+        systems["bytewax"] = lambda: run_bytewax(args.bytewax_python, workload, small, large)
+    rounds = Rounds(workload, systems, args)
+    rounds.run(args.repeats or 5)
+    bare = rounds.results.pop("bare")
+    return [
+        throughput_row(workload, name, runs, bare, rounds.foreign_cores[name])
+        for name, runs in rounds.results.items()
     ]
-    for loop in loops:
-        assert loop.stdout.readline() == "ready\n"
-    for loop in loops:
-        loop.stdin.write("go\n")
-        loop.stdin.flush()
-    seconds = [float(loop.stdout.readline()) for loop in loops]
-    for loop in loops:
-        loop.wait()
-    return sum(n / PARTS / s for s in seconds)
 
 
-def flinkish_rate(cluster, workload: str, n1: int, n2: int) -> float:
-    """Records/s of the job between two sizes; the results are checked against the data's own."""
-    seconds = []
-    for n in (n1, n2):
-        env = cluster.get_execution_environment()
-        env.set_parallelism(SLOTS)
-        sink = build(env, workload, n)
-        env.execute(f"{workload} over {n}")
-        rows, checksum, took = sink.result()
-        if (rows, checksum) != expected(workload, n):
-            raise SystemExit(f"{workload}: got {(rows, checksum)}, want {expected(workload, n)}")
-        seconds.append(took)
-    return (n2 - n1) / (seconds[1] - seconds[0])
+def measure_latency(cluster: Any, workload: str, args: Any, bytewax: bool) -> list[Row]:
+    load = Load(LATENCY[workload], args.warm_seconds, args.seconds, args.seed)
+    systems: dict[str, Callable[[], Any]] = {
+        "flinkish": lambda: latency_flinkish(cluster, load),
+        "echo": lambda: latency_echo(load),
+    }
+    if bytewax:
+        systems["bytewax"] = lambda: latency_bytewax(args.bytewax_python, load)
+    rounds = Rounds(workload, systems, args)
+    rounds.run(args.repeats or 3)
+    echo = rounds.results.pop("echo")
+    return [
+        latency_row(workload, name, runs, echo, rounds.foreign_cores[name])
+        for name, runs in rounds.results.items()
+    ]
 
 
-def bytewax_rate(workload: str, n1: int, n2: int) -> float:
-    line = subprocess.run(
-        [sys.executable, "-m", "tests.benchmarks.bytewax_peer", workload, str(n1), str(n2)],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()[-1]
-    return float(line)
+def open_cluster(target: str) -> Any:
+    if target == "mini-cluster":
+        from flinkish.testing import MiniCluster
+
+        return MiniCluster(slots=SLOTS)
+    from pyspark.sql import SparkSession
+
+    from spark_plugin.session_cluster import SessionCluster
+
+    builder = SparkSession.builder.master(f"local[{SLOTS + 1}]")
+    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    return SessionCluster(spark, slots=SLOTS)
+
+
+def parse_arguments() -> argparse.Namespace:
+    names = [*THROUGHPUT, *LATENCY]
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}; default: all")
+    add("--json", metavar="FILE", help="write one JSON object a line")
+    add("--target", choices=["mini-cluster", "spark"], default="mini-cluster")
+    add("--repeats", type=int, help="rounds; default: 5, for W5 3")
+    add("--records", type=int, default=1_000_000, help="the larger size, W1 to W3")
+    add("--seed", type=int, default=0, help="of the data set")
+    add("--data", default=default_folder(), metavar="FOLDER", help="where data sets lie or are made")
+    add("--seconds", type=float, default=20.0, help="W5: measured")
+    add("--warm-seconds", type=float, default=8.0, help="W5: before them")
+    add("--retries", type=int, default=3, help="of runs beside foreign load, a workload")
+    add("--wait", type=float, default=20.0, metavar="SECONDS", help="at most, for a quiet machine")
+    add("--bytewax-python", default=sys.executable, metavar="PYTHON", help="that has bytewax")
+    args = parser.parse_args()
+    unknown = set(args.names) - set(names) - set(LEFT_OUT)
+    if unknown:
+        parser.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    if args.records < 2 * _SIZES:
+        parser.error(f"--records must be at least {2 * _SIZES}")
+    args.names = args.names or names
+    return args
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(WORKLOADS)}")
-    parser.add_argument("--json", metavar="FILE", help="append one JSON object a line")
-    parser.add_argument("--records", type=int, default=1_000_000, help="the larger size")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--retries", type=int, default=3, help="of runs on a busy machine")
-    parser.add_argument("--target", choices=["mini-cluster", "spark"], default="mini-cluster")
-    args = parser.parse_args()
-    unknown = set(args.names) - set(WORKLOADS)
-    if unknown:
-        parser.error(f"no workload {', '.join(sorted(unknown))}")
-    peers = ["bytewax"] if importlib.util.find_spec("bytewax") else []
-    if not peers:
-        print("bytewax is not installed: only flinkish and the bare loops run")
-    if args.target == "spark":
-        from pyspark.sql import SparkSession
-
-        from spark_plugin.session_cluster import SessionCluster
-
-        spark = SparkSession.builder.master(f"local[{SLOTS + 1}]").getOrCreate()
-        cluster = SessionCluster(spark, slots=SLOTS)
-    else:
-        from flinkish.testing import MiniCluster
-
-        cluster = MiniCluster(slots=SLOTS)
-    results = []
-    with cluster:
-        for workload in args.names or WORKLOADS:
-            results += measure(cluster, workload, args, peers)
-    print(f"{'workload':12}{'system':12}{'records/s':>12}{'bare':>12}{'ratio':>8}   spread of the ratio")
-    for row in results:
-        low, high = row["ratio_spread"]
-        print(
-            f"{row['workload']:12}{row['system']:12}{row['records_per_s']:12,.0f}"
-            f"{row['bare_records_per_s']:12,.0f}{row['ratio']:8.3f}   {low:.3f}..{high:.3f}"
-        )
+    args = parse_arguments()
+    for name in args.names:
+        if name in LEFT_OUT:
+            print(f"{name} is left out: {LEFT_OUT[name]}")
+    workloads = [name for name in args.names if name not in LEFT_OUT]
     if args.json:
-        with open(args.json, "a") as out:
-            for row in results:
-                out.write(json.dumps(row) + "\n")
-
-
-def measure(cluster, workload: str, args, peers: list[str]) -> list[dict]:
-    n1, n2 = args.records // 5, args.records
-    if workload == "W1":
-        for n in (n1 // 10, n1 // 5, n1, n2):
-            json_parts(n)  # made here, so that two readers do not make them at once
-    flinkish_rate(cluster, workload, n1 // 10, n1 // 5)  # warm: code loaded
-    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in ["flinkish", *peers]}
-    runs = retries = 0
-    while runs < args.repeats:
-        with ForeignLoad() as load:
-            bare = bare_rate(workload, n2)
-            mine = {"flinkish": flinkish_rate(cluster, workload, n1, n2)}
-            if "bytewax" in peers:
-                mine["bytewax"] = bytewax_rate(workload, n1, n2)
-        if load.cores > NOISY_CORES and retries < args.retries:
-            retries += 1
-            print(f"{workload}: {load.cores:.2f} cores busy with other work, run taken again")
-            continue
-        runs += 1
-        for name, rate in mine.items():
-            rates[name].append((rate, bare))
-    rows = []
-    for name, pairs in rates.items():
-        ratios = [rate / bare for rate, bare in pairs]
-        rows.append(
-            {
-                "workload": workload,
-                "system": name,
-                "records_per_s": round(statistics.median(rate for rate, _ in pairs)),
-                "bare_records_per_s": round(statistics.median(bare for _, bare in pairs)),
-                "ratio": statistics.median(ratios),
-                "ratio_spread": (min(ratios), max(ratios)),
-            }
-        )
-    return rows
+        open(args.json, "w").close()
+    if not workloads:
+        return
+    bytewax = has_bytewax(args.bytewax_python)
+    if not bytewax:
+        print("bytewax is not installed (pip install bytewax, or --bytewax-python): left out")
+    rows: list[Row] = []
+    with open_cluster(args.target) as cluster:
+        for name in workloads:
+            measure = measure_latency if name in LATENCY else measure_throughput
+            found = measure(cluster, name, args, bytewax)
+            rows += found
+            if args.json:  # at once, so that an interrupted run keeps what it has
+                with open(args.json, "a") as out:
+                    out.writelines(json.dumps(row) + "\n" for row in found)
+    print(table(rows))
 
 
 if __name__ == "__main__":

@@ -1,25 +1,33 @@
 """The data set: event ``i`` is a pure function of ``i``, so that every system sees the same records.
 
 10,000 keys, values 0..999, ten events a millisecond of event time, one in ten up to 1,999 ms late.
+A set lies in files (``FOLDER/RECORDS/parts_csv/part-0.csv`` and ``parts_jsonl/part-0.jsonl``), is made
+on first use, and what is in the files counts: whoever puts other events there measures those.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
+from dataclasses import dataclass, field
+from typing import Iterator
 
 KEYS = [f"user_{k:05d}" for k in range(10_000)]
 BASE_TS_MS = 1_700_000_000_000
 EVENTS_PER_MS = 10
 LATENESS_MS = 2_000
+WINDOW_MS = 10_000  # of W3
 MIN_VALUE = 100  # W1 keeps value >= MIN_VALUE
 PARTS = 2  # round robin: event i is in part i % PARTS
 _MASK = (1 << 64) - 1
 
+Event = tuple[str, int, int]
 
-def event(i: int) -> tuple[str, int, int]:
+
+def event(i: int, seed: int = 0) -> Event:
     """(key, value, event time in ms) of event ``i``."""
-    h = (i * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) & _MASK
+    h = (i * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019 + seed * 0xD1342543DE82EF95) & _MASK
     h ^= h >> 29
     h = (h * 0xBF58476D1CE4E5B9) & _MASK
     h ^= h >> 32
@@ -29,37 +37,82 @@ def event(i: int) -> tuple[str, int, int]:
     return KEYS[h % len(KEYS)], (h >> 16) % 1000, timestamp_ms
 
 
-def part(n: int, index: int, parts: int = PARTS) -> list[tuple[str, int, int]]:
-    """The events of one part of ``n``, in order."""
-    return [event(i) for i in range(index, n, parts)]
+def default_folder() -> str:
+    return os.path.join(tempfile.gettempdir(), f"flinkish-benchmark-{os.getuid()}")
 
 
-def json_parts(n: int) -> str:
-    """A folder with ``part-0.jsonl`` and ``part-1.jsonl`` of ``n`` events; made on first use."""
-    folder = os.path.join(tempfile.gettempdir(), f"flinkish-benchmark-{os.getuid()}", str(n))
-    os.makedirs(folder, exist_ok=True)
-    for index in range(PARTS):
-        path = os.path.join(folder, f"part-{index}.jsonl")
-        if os.path.exists(path):
-            continue
-        with open(path + ".making", "w") as out:
-            for key, value, timestamp_ms in part(n, index):
-                out.write('{"key":"%s","value":%d,"ts":%d}\n' % (key, value, timestamp_ms))
-        os.replace(path + ".making", path)
-    return folder
+@dataclass(frozen=True)
+class DataSet:
+    """``records`` events of one seed in ``PARTS`` files of each form.
 
-
-def expected(workload: str, n: int) -> tuple[int, int]:
-    """(rows, checksum) that ``workload`` gives over ``n`` events.
-
-    W1: the sum of the doubled values that are kept.  W2: the sum of each key's last running sum,
-    which does not depend on the order of a key's records.
+    Args:
+        folder: holds a folder for each number of records.
     """
-    rows = checksum = 0
-    for i in range(n):
-        _, value, _ = event(i)
-        if workload != "W1":
-            rows, checksum = rows + 1, checksum + value
-        elif value >= MIN_VALUE:
-            rows, checksum = rows + 1, checksum + 2 * value
-    return rows, checksum
+
+    records: int
+    seed: int = 0
+    folder: str = field(default_factory=default_folder)
+
+    @staticmethod
+    def parse(text: str) -> "DataSet":
+        """What ``str()`` gave: a set on the command line of another process."""
+        return DataSet(*json.loads(text))
+
+    def __str__(self) -> str:
+        return json.dumps([self.records, self.seed, self.folder])
+
+    def path(self, form: str, index: int) -> str:
+        """The file of one part; ``form``: "csv" or "jsonl"."""
+        name = str(self.records) if self.seed == 0 else f"{self.records}-seed-{self.seed}"
+        return os.path.join(self.folder, name, f"parts_{form}", f"part-{index}.{form}")
+
+    def make(self) -> "DataSet":
+        """Write the files that are not there yet."""
+        for form, line in ("csv", "%s,%d,%d\n"), ("jsonl", '{"key":"%s","value":%d,"ts":%d}\n'):
+            for index in range(PARTS):
+                path = self.path(form, index)
+                if os.path.exists(path):
+                    continue
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path + ".making", "w") as out:
+                    for i in range(index, self.records, PARTS):
+                        out.write(line % event(i, self.seed))
+                os.replace(path + ".making", path)
+        return self
+
+    def lines(self, index: int) -> list[str]:
+        """The JSON lines of one part."""
+        with open(self.path("jsonl", index)) as lines:
+            return lines.readlines()
+
+    def tuples(self, index: int) -> list[Event]:
+        """The events of one part, in order; equal keys are one object."""
+        keys: dict[str, str] = {}
+        events = []
+        with open(self.path("csv", index)) as lines:
+            for line in lines:
+                key, value, timestamp_ms = line.split(",")
+                events.append((keys.setdefault(key, key), int(value), int(timestamp_ms)))
+        return events
+
+    def _events(self) -> Iterator[Event]:
+        for index in range(PARTS):
+            yield from self.tuples(index)
+
+    def expected(self, workload: str) -> tuple[int, int]:
+        """(rows, checksum) that ``workload`` gives over the set.
+
+        W1: the sum of the doubled values that are kept.  W2: the sum of each key's last running
+        sum, which does not depend on the order of a key's records.  W3: sums and counts added.
+        """
+        if workload == "W1":
+            kept = [value for _, value, _ in self._events() if value >= MIN_VALUE]
+            return len(kept), 2 * sum(kept)
+        if workload == "W3":
+            windows, checksum = set(), 0
+            for key, value, timestamp_ms in self._events():
+                windows.add((key, timestamp_ms // WINDOW_MS))
+                checksum += value + 1
+            return len(windows), checksum
+        values = [value for _, value, _ in self._events()]
+        return len(values), sum(values)

@@ -10,14 +10,20 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from flinkish import (
+    AggregateFunction,
     KeyedProcessFunction,
+    ProcessWindowFunction,
     RuntimeContext,
+    TumblingEventTimeWindows,
     Types,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from flinkish.connectors.files.file_source import FileSource
+from flinkish.connectors.socket_text import SocketTextSink
 from flinkish.connectors.spi import (
     Boundedness,
     InputStatus,
@@ -29,7 +35,16 @@ from flinkish.connectors.spi import (
     SourceSplit,
     SplitEnumerator,
 )
-from tests.benchmarks.data import MIN_VALUE, json_parts, part
+from tests.benchmarks.data import LATENESS_MS, MIN_VALUE, PARTS, WINDOW_MS, DataSet
+
+# ---- sources ------------------------------------------------------------------------------------
+
+
+class SlotClock:
+    """What the source of a slot notes and the sink of the same slot reports."""
+
+    started_ns: int = 0
+    preparing_cpu_s: float = 0.0  # spent on records before the clock started
 
 
 @dataclass(frozen=True)
@@ -41,21 +56,30 @@ class PartSplit(SourceSplit):
 
 
 class PartEnumerator(SplitEnumerator):
-    """Part i goes to reader i."""
+    """Part i goes to reader i; they start together when all have their records in memory."""
 
     def __init__(self, context):
         self.context = context
+        self.ready: set[int] = set()
 
     def handle_split_request(self, subtask_id, host):
         self.context.assign_split(PartSplit(subtask_id), subtask_id)
         self.context.signal_no_more_splits(subtask_id)
 
+    def handle_source_event(self, subtask_id, event):
+        self.ready.add(subtask_id)
+        if len(self.ready) == self.context.current_parallelism():
+            for reader in sorted(self.ready):
+                self.context.send_event_to_source_reader(reader, "go")
+
 
 class MemorySource(Source):
-    """Records that lie ready in the reader's memory, as tuples or as JSON lines."""
+    """Tuples that lie ready in the memory of ``PARTS`` readers."""
 
-    def __init__(self, n: int, workload: str):
-        self.n, self.workload = n, workload
+    fixed_parallelism = PARTS
+
+    def __init__(self, data: DataSet):
+        self.data = data
 
     def boundedness(self):
         return Boundedness.BOUNDED
@@ -64,32 +88,34 @@ class MemorySource(Source):
         return PartEnumerator(context)
 
     def create_reader(self, context):
-        return MemoryReader(self, context)
+        return MemoryReader(self.data, context)
 
 
 class MemoryReader(SourceReader):
-    def __init__(self, source: MemorySource, context):
-        self.source, self.context = source, context
-        self.records: list | None = None
+    def __init__(self, data: DataSet, context):
+        self.data, self.context = data, context
+        self.records: list = []
         self.position = 0
+        self.may_start = False
 
     def start(self):
         self.context.send_split_request()
 
     def add_splits(self, splits):
         (split,) = splits
-        count = self.context.current_parallelism()
-        if self.source.workload == "W1":
-            with open(f"{json_parts(self.source.n)}/part-{split.index}.jsonl") as lines:
-                self.records = lines.readlines()
-        else:
-            self.records = part(self.source.n, split.index, count)
+        cpu = time.process_time()
+        self.records = self.data.tuples(split.index)
+        SlotClock.preparing_cpu_s = time.process_time() - cpu
+        self.context.send_source_event("ready")
+
+    def handle_source_event(self, event):
+        self.may_start = True
+        SlotClock.started_ns = time.monotonic_ns()
+        self.context.wakeup()
 
     def poll_next(self, output):
-        if self.records is None:
+        if not self.may_start:
             return InputStatus.NOTHING_AVAILABLE
-        if not self.position:
-            started_ns[0] = time.monotonic_ns()
         end = self.position + output.room
         output.collect_batch(self.records[self.position : end])
         self.position = end
@@ -98,8 +124,30 @@ class MemoryReader(SourceReader):
         )
 
 
-#: When this process's source handed over its first record; the sink of the same slot reports it.
-started_ns = [0]
+class TimedFileSource(FileSource):
+    """Starts the clock of the slot when its reader does."""
+
+    def create_reader(self, context):
+        SlotClock.started_ns = time.monotonic_ns()
+        return super().create_reader(context)
+
+
+# ---- the sink -----------------------------------------------------------------------------------
+
+
+class SlotReport(NamedTuple):
+    rows: int
+    checksum: int
+    started_ns: int
+    ended_ns: int
+    preparing_cpu_s: float
+
+
+class JobReport(NamedTuple):
+    rows: int
+    checksum: int
+    seconds: float  # from the first record of any slot to the last of any
+    preparing_cpu_s: float
 
 
 class TimedSink(Sink):
@@ -107,24 +155,27 @@ class TimedSink(Sink):
 
     def __init__(self, workload: str):
         self.workload = workload
+        self.reports: list[SlotReport] = []
 
     def create_writer(self, context):
         return TimedWriter(self.workload, context)
 
     def create_coordinator(self, context):
-        self.reports: list[tuple[int, int, int, int]] = []
         return TimedCoordinator(self.reports)
 
     def __getstate__(self):
         return {"workload": self.workload}
 
-    def result(self) -> tuple[int, int, float]:
-        """(rows, checksum, seconds from the first record of any slot to the last of any)."""
-        rows = sum(report[0] for report in self.reports)
-        checksum = sum(report[1] for report in self.reports)
-        start = min(report[2] for report in self.reports)
-        end = max(report[3] for report in self.reports)
-        return rows, checksum, (end - start) / 1e9
+    def result(self) -> JobReport:
+        reports = self.reports
+        start = min(report.started_ns for report in reports)
+        end = max(report.ended_ns for report in reports)
+        return JobReport(
+            sum(report.rows for report in reports),
+            sum(report.checksum for report in reports),
+            (end - start) / 1e9,
+            sum(report.preparing_cpu_s for report in reports),
+        )
 
 
 class TimedCoordinator(SinkCoordinator):
@@ -136,7 +187,8 @@ class TimedCoordinator(SinkCoordinator):
 
 
 class TimedWriter(SinkWriter):
-    """Takes batches, as sinks of files and brokers do; W1 sums values, W2 keeps the last of each key."""
+    """Takes batches, as sinks of files and brokers do; W2 keeps the last value of each key, the
+    others add up."""
 
     keeps_values = False
 
@@ -152,17 +204,33 @@ class TimedWriter(SinkWriter):
         self.rows += len(values)
         if self.workload == "W1":
             self.checksum += sum([value[1] for value in values])
-            return
-        last = self.last
-        for value in values:
-            last[value[0]] = value[1]
+        elif self.workload == "W3":
+            self.checksum += sum([total + count for _, _, total, count in values])
+        else:
+            last = self.last
+            for value in values:
+                last[value[0]] = value[1]
 
     def flush(self, end_of_input):
         if end_of_input:
             checksum = self.checksum + sum(self.last.values())
             self.context.send_to_coordinator(
-                (self.rows, checksum, started_ns[0], time.monotonic_ns())
+                SlotReport(
+                    self.rows,
+                    checksum,
+                    SlotClock.started_ns,
+                    time.monotonic_ns(),
+                    SlotClock.preparing_cpu_s,
+                )
             )
+
+
+# ---- user functions -----------------------------------------------------------------------------
+
+
+def parse(line):
+    fields = json.loads(line)
+    return fields["key"], fields["value"], fields["ts"]
 
 
 class RunningSum(KeyedProcessFunction):
@@ -175,30 +243,81 @@ class RunningSum(KeyedProcessFunction):
         yield value[0], total
 
 
-def parse(line):
-    fields = json.loads(line)
-    return fields["key"], fields["value"], fields["ts"]
+class RunningSumLine(RunningSum):
+    def process_element(self, value, ctx):
+        total = (self.sum.value() or 0) + value[1]
+        self.sum.update(total)
+        yield "%s,%d,%d" % (value[0], total, value[2])
 
 
-def build(env, workload: str, n: int) -> TimedSink:
-    """Add ``workload`` over ``n`` events to ``env``."""
-    sink = TimedSink("W1" if workload == "W1" else "W2")
-    source = env.from_source(
-        MemorySource(n, workload), WatermarkStrategy.no_watermarks(), "memory"
-    )
+class SumAndCount(AggregateFunction):
+    def create_accumulator(self):
+        return 0, 0
+
+    def add(self, value, accumulator):
+        return accumulator[0] + value[1], accumulator[1] + 1
+
+    def get_result(self, accumulator):
+        return accumulator
+
+    def merge(self, acc_a, acc_b):
+        return acc_a[0] + acc_b[0], acc_a[1] + acc_b[1]
+
+
+class WithWindow(ProcessWindowFunction):
+    def process(self, key, context, elements):
+        for total, count in elements:
+            yield key, context.window().start, total, count
+
+
+# ---- jobs ---------------------------------------------------------------------------------------
+
+
+def build(env, workload: str, data: DataSet) -> TimedSink:
+    """Add ``workload`` over ``data`` to ``env``."""
+    sink = TimedSink(workload)
+    strategy = WatermarkStrategy.no_watermarks()
     if workload == "W1":
+        files = TimedFileSource([data.path("jsonl", index) for index in range(PARTS)])
         stream = (
-            source.map(parse)
+            env.from_source(files, strategy, "files")
+            .map(parse)
             .filter(lambda record: record[1] >= MIN_VALUE)
             .map(lambda record: (record[0], record[1] * 2, record[2]))
         )
-    elif workload == "W2":
-        stream = source.key_by(lambda record: record[0]).process(RunningSum())
+        stream.sink_to(sink)
+        return sink
+    if workload == "W3":
+        strategy = WatermarkStrategy.for_bounded_out_of_orderness(
+            LATENESS_MS
+        ).with_timestamp_assigner(lambda record: record[2])
+    keyed = env.from_source(MemorySource(data), strategy, "memory").key_by(
+        lambda record: record[0]
+    )
+    if workload == "W2":
+        stream = keyed.process(RunningSum())
     elif workload == "W2-reduce":
-        stream = source.key_by(lambda record: record[0]).reduce(
+        stream = keyed.reduce(
             lambda total, record: (record[0], total[1] + record[1], record[2])
+        )
+    elif workload == "W3":
+        stream = keyed.window(TumblingEventTimeWindows.of(WINDOW_MS)).aggregate(
+            SumAndCount(), WithWindow()
         )
     else:
         raise ValueError(f"no workload {workload!r}")
     stream.sink_to(sink)
     return sink
+
+
+def build_latency(env, in_port: int, out_port: int) -> None:
+    """W5: lines ``key,value,emit_ns`` from one socket, ``key,running sum,emit_ns`` to another."""
+
+    def split(line):
+        key, value, emit_ns = line.split(",")
+        return key, int(value), int(emit_ns)
+
+    # One map, in the chain of the one socket: two would be fed over an exchange of their own.
+    records = env.socket_text_stream("127.0.0.1", in_port).map(split).set_parallelism(1)
+    sums = records.key_by(lambda record: record[0]).process(RunningSumLine())
+    sums.sink_to(SocketTextSink("127.0.0.1", out_port))

@@ -50,3 +50,13 @@ class ForeignLoad:
         seconds = time.monotonic() - self._start
         others = busy_seconds() - self._busy - (tree_cpu_seconds(os.getpid()) - self._own)
         self.cores = max(0.0, others / seconds)
+
+
+def wait_until_quiet(at_most_s: float, busy_cores: float = 0.35, sample_s: float = 0.25) -> None:
+    """Until the machine uses less than ``busy_cores``, what ended just now included."""
+    deadline = time.monotonic() + at_most_s
+    while time.monotonic() < deadline:
+        start, busy = time.monotonic(), busy_seconds()
+        time.sleep(sample_s)
+        if (busy_seconds() - busy) / (time.monotonic() - start) < busy_cores:
+            return

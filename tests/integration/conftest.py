@@ -150,3 +150,12 @@ def path_without_java(tmp_path):
         if found:
             os.symlink(found, folder / tool)
     return str(folder)
+
+
+@pytest.fixture(scope="session")
+def standalone(tmp_path_factory):
+    """A StandaloneCluster with two workers of two cores each."""
+    from tests.integration.spark_servers import StandaloneCluster
+
+    with StandaloneCluster(tmp_path_factory.mktemp("standalone")) as cluster:
+        yield cluster

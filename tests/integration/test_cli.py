@@ -112,8 +112,9 @@ def test_without_java_a_job_for_spark_says_how_to_install_it(run_python, tmp_pat
         environ={"PATH": path_without_java, "JAVA_HOME": None},
     )
     assert done.returncode == 1
-    what, why, do = done.stderr.strip().splitlines()[-3:]
+    what, where, why, do = done.stderr.strip().splitlines()[-4:]
     assert what == "could not start Spark: Java was not found"
+    assert where.startswith("  where: this machine, ")
     assert why.startswith("  why: JAVA_HOME is not set and PATH has no java")
     assert do.startswith("  do: ") and "17" in do
 

@@ -1,8 +1,14 @@
 """Authenticated connections over real sockets: good peers, and everything else that may knock."""
 
+import hashlib
 import os
 import pickle
+import random
+import select
 import socket
+import ssl
+import subprocess
+import sys
 import threading
 import time
 
@@ -15,8 +21,10 @@ from flinkish.shell.finding import wait_connected
 from flinkish.shell.framing import header
 from flinkish.shell.handshake import KIND_HELLO, KIND_PROOF, Handshake
 from flinkish.shell.process import SlotSocketPath
+from flinkish.shell.tls import Tls, create_credentials
 
 SECRET = b"s" * 32
+TLS = Tls(create_credentials())
 
 
 class Side:
@@ -86,15 +94,16 @@ def world():
     assert set(os.listdir("/proc/self/fd")) == before, "a descriptor was left open"
 
 
-@pytest.fixture(params=["tcp", "unix"])
+@pytest.fixture(params=["tcp", "unix", "tls"])
 def pair(request, world):
     """A connected pair: (world, client, client's side)."""
     if request.param == "unix":
         one = world(bind_host=None, unix_path=SlotSocketPath().path)
         client, side = one.client(one.listener.unix_path)
     else:
-        one = world()
-        client, side = one.client()
+        tls = TLS if request.param == "tls" else None
+        one = world(tls=tls)
+        client, side = one.client(tls=tls)
     one.until(lambda: side.ready and one.accepted)
     yield one, client, side
     client.close()
@@ -391,6 +400,168 @@ def test_the_oldest_of_too_many_silent_peers_gives_way_and_a_good_one_still_gets
     client.close()
     for sock in silent:
         sock.close()
+
+
+def test_one_that_has_begun_its_proof_stays_while_silent_ones_give_way(world):
+    one = world(max_half_open=5)
+    honest = raw(one)
+    hello = Handshake(SECRET, True, ROLE_SLOT, os.urandom(32)).hello()
+    honest.sendall(header(KIND_HELLO, 0, len(hello)) + hello)
+    wait_half_open(one)
+    one.loop.run_once(100)
+    silent = [raw(one) for _ in range(20)]
+    one.until(lambda: one.listener.half_open == 5 and not one.loop.run_once(0))
+    honest.setblocking(False)
+    assert len(honest.recv(200)) == 9 + 42 + 9 + 32, "it was greeted, and is still there"
+    with pytest.raises(BlockingIOError):
+        honest.recv(1)
+    for sock in [honest, *silent]:
+        sock.close()
+
+
+def test_a_flood_over_the_network_costs_no_peer_of_this_machine(world):
+    one = world(max_half_open=5, unix_path=SlotSocketPath().path)
+    local = socket.socket(socket.AF_UNIX)
+    local.connect(one.listener.unix_path)
+    wait_half_open(one)
+    silent = [raw(one) for _ in range(20)]
+    one.until(lambda: one.listener.half_open == 6 and not one.loop.run_once(0))
+    local.setblocking(False)
+    assert len(local.recv(200)) == 9 + 42
+    with pytest.raises(BlockingIOError):
+        local.recv(1)
+    for sock in [local, *silent]:
+        sock.close()
+
+
+def test_a_local_process_of_another_user_is_dropped_at_once(world, caplog, monkeypatch):
+    one = world(bind_host=None, unix_path=SlotSocketPath().path, handshake_timeout_ms=60_000)
+    is_root = os.getuid() == 0
+    if not is_root:  # no process of another user can be started: so let the listener be somebody else's
+        monkeypatch.setattr(os, "getuid", lambda: 65534)
+    program = f"""if True:
+        import os, socket, sys
+        {"os.setuid(65534)" if is_root else ""}
+        sock = socket.socket(socket.AF_UNIX)
+        sock.connect({one.listener.unix_path!r})
+        print(sock.recv(1000))
+    """
+    with subprocess.Popen([sys.executable, "-S", "-c", program], stdout=subprocess.PIPE, text=True) as child:
+        one.until(lambda: child.poll() is not None)
+        assert child.stdout.read() == "b''\n"
+    assert "another user" in caplog.text and one.listener.half_open == 0
+
+
+# ---- TLS ----------------------------------------------------------------------------------------
+
+
+def test_records_of_64_megabytes_pass_over_tls_while_the_reader_holds_back(world):
+    one = world(tls=TLS)
+    client, side = one.client(tls=TLS)
+    one.until(lambda: side.ready and one.accepted)
+    payloads = [random.Random(seed).randbytes(1 << 20) * 64 for seed in (1, 2)]
+    digests = []
+    one.accepted[0].on_frame = lambda *frame: digests.append(hashlib.sha256(frame[-1]).digest())
+    one.loop.unregister(one.accepted[0].fileno())  # as a reader that does something else
+    for number, payload in enumerate(payloads):
+        client.send(1, number, payload, b"end")
+        one.accepted[0].send(4, number, b"credit")
+    one.until(lambda: side.frames and not one.loop.run_once(0))
+    assert client.pending_bytes > 100_000_000, "what the peer does not read stays here"
+    one.accepted[0]._watch("rw")
+    one.until(lambda: len(digests) == 2, 60)
+    assert digests == [hashlib.sha256(payload + b"end").digest() for payload in payloads]
+    assert client.pending_bytes == 0 and len(side.frames) == 2
+    client.close()
+
+
+def test_what_goes_over_a_tls_connection_cannot_be_read_on_the_way(world):
+    one = world(tls=TLS)
+    seen = bytearray()
+    relay = socket.create_server(("127.0.0.1", 0))
+
+    def forward():
+        client, _ = relay.accept()
+        server = socket.create_connection(one.listener.address)
+        ends = {client: server, server: client}
+        while ends:
+            for sock in select.select(list(ends), [], [], 10)[0]:
+                part = sock.recv(65536)
+                seen.extend(part)
+                if not part:
+                    client.close()
+                    server.close()
+                    return
+                ends[sock].sendall(part)
+
+    thread = threading.Thread(target=forward)
+    thread.start()
+    client, side = one.client(relay.getsockname()[:2], tls=TLS)
+    client.send(1, 1, b"in clear text" * 1000)
+    one.until(lambda: one.side.frames)
+    client.close()
+    thread.join()
+    relay.close()
+    assert len(seen) > 13_000 and b"clear text" not in seen and b"flinkish" not in seen
+
+
+@pytest.mark.parametrize("spoken", ["plain", "another certificate"])
+def test_a_peer_with_the_secret_but_without_the_certificate_is_refused(world, caplog, spoken):
+    one = world(tls=TLS)
+    client, side = one.client(tls=None if spoken == "plain" else Tls(create_credentials()))
+    client.send_message(Bomb())
+    one.until(lambda: side.closed and one.listener.half_open == 0)
+    assert isinstance(side.closed[0], ConnectionLostError) and not side.ready
+    assert not one.accepted and not Bomb.exploded
+    assert "TLS: " in caplog.text
+
+
+def test_a_client_without_a_certificate_is_refused(world, caplog):
+    one = world(tls=TLS)
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    seen = []
+
+    def talk():
+        try:
+            with context.wrap_socket(raw(one)) as sock:
+                sock.sendall(header(0, 0, len(pickle.dumps(Bomb()))) + pickle.dumps(Bomb()))
+                seen.append(sock.recv(1000))
+        except (ssl.SSLError, ConnectionResetError) as error:
+            seen.append(error)
+
+    thread = threading.Thread(target=talk)
+    thread.start()
+    one.until(lambda: seen)
+    thread.join()
+    one.until(lambda: one.listener.half_open == 0)
+    assert seen[0] != b"" and not isinstance(seen[0], bytes)
+    assert "peer did not return a certificate" in caplog.text
+    assert not one.accepted and not Bomb.exploded
+
+
+def test_a_tls_client_at_a_port_without_it_is_refused_on_both_sides(world):
+    one = world()
+    client, side = one.client(tls=TLS)
+    one.until(lambda: side.closed and one.listener.half_open == 0)
+    assert isinstance(side.closed[0], AuthenticationError) and not one.accepted
+
+
+def test_a_tls_peer_that_lacks_the_secret_is_refused(world, caplog):
+    one = world(tls=TLS)
+    client, side = one.client(secret=b"x" * 32, tls=TLS)
+    one.until(lambda: side.closed and one.listener.half_open == 0)
+    assert isinstance(side.closed[0], AuthenticationError) and not one.accepted
+    assert "does not have the secret" in caplog.text
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01"])
+def test_a_tls_peer_that_falls_silent_ends_at_the_deadline(world, caplog, sent):
+    one = world(handshake_timeout_ms=100, tls=TLS)
+    sock = raw(one)
+    sock.sendall(sent)
+    wait_half_open(one)
+    assert_dropped(one, sock, caplog, "within 100 ms")
 
 
 def test_closing_the_listener_drops_those_that_have_not_proved_the_secret(world):

@@ -2,6 +2,9 @@
 
 import dataclasses
 import os
+import select
+import socket
+import threading
 
 import pytest
 
@@ -24,6 +27,7 @@ class Peer:
             "127.0.0.1",
             lambda peer, kind, channel, payload: self.frames.append((peer, kind, channel, bytes(payload))),
             lambda peer, error: self.lost.append(peer),
+            (ROWS,),
             CREDIT,
             connect_timeout_ms=2_000,
         )
@@ -98,6 +102,48 @@ def test_a_peer_of_another_host_is_reached_by_tcp(world):
     loop, a, b, c = world
     a.begin(dataclasses.replace(b.address, host="elsewhere", unix_path="\0flinkish-nobody-listens"))
     until(loop, lambda: a.ready)
+
+
+def test_a_peer_that_was_dropped_among_strangers_tries_again(world):
+    loop, a, b, c = world
+    b.begin()
+    relay = socket.create_server(("127.0.0.1", 0))
+
+    def forward():
+        for _ in range(2):
+            relay.accept()[0].close()
+        ends = [relay.accept()[0], socket.create_connection(b.address.tcp)]
+        while ends:
+            for index, sock in enumerate(list(ends)):
+                if select.select([sock], [], [], 0.01)[0]:
+                    part = sock.recv(65536)
+                    if not part:
+                        for end in ends:
+                            end.close()
+                        return
+                    ends[1 - index].sendall(part)
+
+    thread = threading.Thread(target=forward)
+    thread.start()
+    a.begin(dataclasses.replace(b.address, host="elsewhere", tcp=relay.getsockname()[:2]))
+    until(loop, lambda: a.ready)
+    a.connections.send("b", ROWS, 1, [b"through"])
+    until(loop, lambda: b.frames)
+    assert b.frames == [("a", ROWS, 1, b"through")] and not a.lost
+    a.connections.end()
+    thread.join()
+    relay.close()
+
+
+@pytest.mark.parametrize("kind", [0, 2, CREDIT, 99])
+def test_a_frame_of_a_kind_that_does_not_go_that_way_ends_the_connection(world, kind):
+    loop, a, b, c = world
+    b.begin()
+    a.begin(b.address)
+    until(loop, lambda: a.ready)
+    a.connections._outgoing["b"].send(kind, 1, b"N.")
+    until(loop, lambda: a.lost and b.lost)
+    assert not b.frames
 
 
 def test_a_peer_that_cannot_be_reached_is_lost_and_the_attempt_is_never_ready(world):

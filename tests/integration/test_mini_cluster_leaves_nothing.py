@@ -186,7 +186,7 @@ def test_ctrl_c_ends_the_job_and_leaves_nothing(tmp_path, bell, start):
     before = folders()
     process = start(script(tmp_path, bell, 2**60, 2**200, "env.execute()"))
     bell.wait(process=process)
-    assert len(members(process.pid)) == 3
+    assert len(members(process.pid)) == 4, "the driver, two slots, and what forks them"
     os.kill(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert "KeyboardInterrupt" in errors.splitlines()[-1]
@@ -198,7 +198,7 @@ def test_a_driver_that_is_killed_takes_its_slots_along(tmp_path, bell, start):
     process = start(script(tmp_path, bell, 2**60, 2**200, "env.execute()"))
     bell.wait(process=process)
     ends = [os.pidfd_open(member) for member in members(process.pid)]
-    assert len(ends) == 3
+    assert len(ends) == 4, "the driver, two slots, and what forks them"
     process.kill()
     process.communicate(timeout=60)
     for end in ends:

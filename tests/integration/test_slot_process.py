@@ -1,5 +1,6 @@
 """Real slot processes under a real supervisor; the JobManager is a listener of the test."""
 
+import ast
 import glob
 import os
 import pickle
@@ -32,8 +33,9 @@ from flinkish.messages.control import (
 from flinkish.messages.launch import SlotLaunch
 from flinkish.shell.connections import ROLE_JOB_MANAGER, ROLE_SLOT, Listener, connect
 from flinkish.shell.event_loop import EventLoop
-from flinkish.shell.process import EXIT_JOB_MANAGER_LOST, host_identity
+from flinkish.shell.process import EXIT_JOB_MANAGER_LOST, EXIT_TERMINATED, host_identity
 from flinkish.shell.supervisor import run_supervisor
+from tests.integration.leftovers import ancestors, descendants
 
 SECRET = b"s" * 32
 WAIT_S = 60
@@ -133,18 +135,8 @@ class Supervised:
         return self.result[0]
 
 
-def children():
-    """Processes of this test run's own, zombies too."""
-    found = set()
-    for path in glob.glob("/proc/[0-9]*/stat"):
-        try:
-            with open(path) as file:
-                pid, rest = file.read().split(" (", 1)
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(rest.rsplit(")", 1)[1].split()[1]) == os.getpid():
-            found.add(int(pid))
-    return found
+def parent(pid):
+    return next(ancestors(pid))
 
 
 def alive(pid):
@@ -156,11 +148,11 @@ def alive(pid):
 
 
 def traces():
-    """What a slot could leave behind: children, descriptors, files, Unix sockets."""
+    """What a slot could leave behind: processes, descriptors, files, Unix sockets."""
     with open("/proc/net/unix") as file:
         sockets = {line.split()[-1] for line in file if "@flinkish-" in line}
-    ours = {name for name in sockets if name.split("-")[1] in {str(pid) for pid in children()}}
-    return children(), len(os.listdir("/proc/self/fd")), set(glob.glob(tempfile.gettempdir() + "/flinkish*")), ours
+    ours = {name for name in sockets if name.split("-")[1] in {str(pid) for pid in descendants()}}
+    return descendants(), len(os.listdir("/proc/self/fd")), set(glob.glob(tempfile.gettempdir() + "/flinkish*")), ours
 
 
 @pytest.fixture
@@ -199,7 +191,7 @@ def test_a_supervisor_registers_starts_its_slots_and_stops_when_told(job_manager
     for slot_id in ("a", "b"):
         connection, registration = job_manager.registered(slot_id)
         assert registration.lease == "lease"
-        assert registration.pid in children()
+        assert registration.pid in descendants()
         assert registration.address.host == host_identity()
         assert registration.address.tcp[0] == "127.0.0.1"
     connection, registration = job_manager.supervisors[0]
@@ -293,6 +285,77 @@ def test_a_supervisor_and_its_slots_end_when_the_job_manager_is_silent(job_manag
     job_manager.until(supervised.ended)
     assert "no heartbeat" in supervised.end()
     assert not alive(slot.pid)
+
+
+def test_a_slot_that_the_system_does_not_run_is_killed_and_replaced_after_the_heartbeat_timeout(job_manager):
+    job_manager.supervise("a", "b", heartbeat_timeout_ms=1_000)
+    _, stopped = job_manager.registered("a")
+    _, other = job_manager.registered("b")
+    os.kill(stopped.pid, signal.SIGSTOP)
+    _, second = job_manager.registered("a", times=2)
+    (report,) = job_manager.exits("a")
+    assert (report.pid, report.exit_status) == (stopped.pid, -signal.SIGKILL)
+    assert "stopped (SIGSTOP)" in report.detail and "heartbeat.timeout" in report.detail
+    assert alive(other.pid) and not job_manager.exits("b")
+    assert parent(second.pid) == parent(other.pid), "the server that forks them is the same"
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_slots_end_with_the_server_that_forks_them_and_a_new_one_brings_new_ones(job_manager, how):
+    job_manager.supervise("a", "b", heartbeat_timeout_ms=1_000)
+    old = [job_manager.registered(slot_id)[1].pid for slot_id in ("a", "b")]
+    server = parent(old[0])
+    assert parent(old[1]) == server
+    os.kill(server, how)
+    new = [job_manager.registered(slot_id, times=2)[1].pid for slot_id in ("a", "b")]
+    job_manager.until(lambda: not any(alive(pid) for pid in (server, *old)))
+    assert parent(new[0]) == parent(new[1]) != server
+    for slot_id in ("a", "b"):
+        (report,) = job_manager.exits(slot_id)
+        assert "it ended with the process that forks slots: killed by signal 9" in report.detail
+
+
+def test_a_sigterm_to_all_processes_reaches_the_slots_and_not_the_server_that_forks_them(job_manager):
+    job_manager.supervise("a")
+    _, first = job_manager.registered("a")
+    server = parent(first.pid)
+    for pid in (server, first.pid):
+        os.kill(pid, signal.SIGTERM)
+    _, second = job_manager.registered("a", times=2)
+    assert [report.exit_status for report in job_manager.exits("a")] == [EXIT_TERMINATED]
+    assert parent(second.pid) == server
+
+
+TELLING = """
+import gc, os, random, signal, sys, threading
+import numpy.random
+
+def tell(path):
+    blocked = signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    settings = ("marked" in sys.modules, gc.get_threshold()[0], blocked, threading.active_count(), os.environ.get("MARKED"))
+    print(repr((settings, (random.random(), numpy.random.random()))), file=open(path, "a"))
+    sys.modules["marked"] = sys
+    os.environ["MARKED"] = "yes"
+    gc.set_threshold(1)
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+"""
+
+
+def test_what_one_job_imports_and_sets_does_not_reach_the_next_and_random_numbers_differ(job_manager, tmp_path):
+    (tmp_path / "telling.py").write_text(TELLING)
+    told = tmp_path / "told"
+    # A pickle that calls telling.tell(path), and is an empty dict.
+    classes = b"ctelling\ntell\n(S" + repr(str(told)).encode() + b"\ntR0}."
+    job_manager.supervise("a", sys_path=(str(tmp_path),))
+    for times in (1, 2, 3):
+        connection, _ = job_manager.registered("a", times=times)
+        connection.send_message(deploy(main_classes=classes))
+        job_manager.until(lambda: len(job_manager.said) >= times)
+        connection.send_message(ReleaseSlot())
+    settings, numbers = zip(*map(ast.literal_eval, told.read_text().splitlines()))
+    assert len(settings) == 3 and len(set(settings)) == 1
+    assert settings[0] == (False, settings[0][1], False, 1, None) and settings[0][1] > 1
+    assert all(len(set(drawn)) == 3 for drawn in zip(*numbers))
 
 
 def test_a_slot_that_loses_only_its_own_connection_ends_and_is_replaced(job_manager):

@@ -122,12 +122,14 @@ def test_a_killed_spark_worker_ends_the_job_with_a_readable_cause(spark_of_tests
     context = spark_of_tests.context_for("local[4]")
     env = environment(context, 2)
 
-    def parent(number):
+    def worker(number):
+        """The Spark worker that supervises the slot: the parent of the server that has forked it."""
         import os
+        from pathlib import Path
 
-        return os.getppid()  # of a slot: the Spark worker that supervises it
+        return int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
 
-    job = env.from_sequence(0, 2**62).map(parent)
+    job = env.from_sequence(0, 2**62).map(worker)
     with job.execute_and_collect() as results:
         os.kill(next(results), signal.SIGKILL)
         # Whichever is seen first: the lost worker, or its stage that Spark ends.

@@ -10,8 +10,9 @@ answered; a blank line ends it.  ``#`` starts a comment.  Time stands still but 
     task s0 JOB v/0 STATE [error]        TaskStateChanged
     complain s0 JOB about s1             SlotFailed with a lost peer
     say JOB v/0 text                     a coordinator sends to a subtask
-    cancel JOB | committed JOB [error] | aborted JOB
+    cancel JOB | committing JOB sink | committed JOB [error] | aborted JOB
     disconnect s0 | disconnect supervisor s0 | exit s0 STATUS | launch-ended [error]
+    still s0 MS                          the loop of its process has not turned for so long
     tick MS                              MS later
 
 FLINKISH_REWRITE=1 writes the answers into the scripts; read the diff.
@@ -108,6 +109,9 @@ class Script:
     def do_cancel(self, job):
         return e.CancelRequested(job)
 
+    def do_committing(self, job, sink):
+        return e.CommitterStarted(job, 0, sink)
+
     def do_committed(self, job, error=None):
         return e.Committed(job, 0, UserFunctionError(error) if error else None)
 
@@ -119,7 +123,12 @@ class Script:
         return e.Disconnected(self.connections.pop(name))
 
     def do_exit(self, slot, status):
-        report = m.SlotReport(slot, self.pids[slot], 0, exit_status=int(status))
+        return self.report(slot, m.SlotReport(slot, self.pids[slot], 0, exit_status=int(status)))
+
+    def do_still(self, slot, age_ms):
+        return self.report(slot, m.SlotReport(slot, self.pids[slot], int(age_ms)))
+
+    def report(self, slot, report):
         connection = self.connections[f"supervisor of {slot}"]
         return e.SupervisorReported(connection, m.SupervisorHeartbeat((report,)))
 
@@ -165,6 +174,8 @@ class Script:
                 return f"close {self.names[connection]}: {reason}"
             case e.StartCoordinators(job) | e.CommitSinks(job) | e.AbortSinks(job):
                 return f"{type(effect).__name__} {job}"
+            case e.Inform(text):
+                return f"inform: {text}"
             case e.Warn(text):
                 return f"warn: {text}"
         return type(effect).__name__

@@ -109,7 +109,8 @@ class FileSink(Sink[Any]):
                 f"could not write to {self.uri}",
                 why=f"the folder is not empty: it holds {found[0]}"
                 + (f" and {len(found) - 1} more" if len(found) > 1 else ""),
-                do="name another folder, or set overwrite",
+                do="name another folder, or set overwrite=True to replace what is there (--overwrite of flinkish "
+                "demo and jobs/flight_delays.py)",
             )
         system.create_dir(path, recursive=True)
 

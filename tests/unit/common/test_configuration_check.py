@@ -16,7 +16,7 @@ CHECKOUT = Path(__file__).parents[3]
         ("flinkish.fusd-chains", 'did you mean "flinkish.fused-chains"?'),
         ("flinkish.spark.mastr", 'did you mean "flinkish.spark.master"?'),
         ("flinkish.spark.executor.memory", "spark.executor.memory"),
-        ("flinkish.launch-mode", "did you mean"),
+        ("flinkish.launch-mod", 'did you mean "flinkish.launch-mode"?'),
     ],
 )
 def test_an_unknown_key_of_our_own_is_refused_with_the_nearest_one(key, nearest):
@@ -117,6 +117,7 @@ def test_exactly_the_options_that_nothing_reads_are_marked_as_not_used():
         node.attr
         for file in files
         if not any(file.as_posix().endswith("flinkish/" + setter) for setter in setters)
+        if file.name != "doctor.py"  # it tries what jobs do not use yet
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Attribute)
     }

@@ -97,6 +97,24 @@ def test_collect_writer_stops_until_the_driver_has_taken_a_batch():
     assert list(results) == [1]
 
 
+def test_large_records_travel_one_by_one_and_few_at_a_time():
+    sink = CollectSink()
+    run = SinkRun(sink)
+    writer = run.writers[0]
+    large = [bytes([i]) * (5 << 20) for i in range(4)]
+    run.write(large)
+    assert not writer.has_room, "8 MiB are on their way"
+    writer.flush(False)
+    assert [sum(map(len, batch)) >> 20 for batch in run.contexts[0].sent] == [5, 5, 5, 5]
+    run.deliver()
+    results = sink.results()
+    assert [next(results) for _ in range(3)] == large[:3]
+    run.deliver()
+    assert writer.has_room, "5 MiB are left"
+    run.finish()
+    assert list(results) == large[3:]
+
+
 def test_collect_results_raise_the_jobs_error_behind_its_records():
     sink = CollectSink()
     run = SinkRun(sink)

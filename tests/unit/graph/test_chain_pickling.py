@@ -1,7 +1,11 @@
 """Chains as bytes; what cannot travel is named."""
 
+import abc
+import collections
 import functools
 import pickle
+import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -72,7 +76,7 @@ def test_the_way_to_a_culprit_inside_an_object_is_named():
         (lambda: functools.partial(max, key=GLOBAL_LOCK), "key"),
         (lambda: by_value(lambda value: GLOBAL_LOCK), "GLOBAL_LOCK"),
         (lambda: by_value(lambda value: [GLOBAL_LOCK for _ in "a"]), "GLOBAL_LOCK"),
-        (lambda: by_value(lambda value, lock=GLOBAL_LOCK: value), "default 0"),
+        (lambda: by_value(lambda value, lock=GLOBAL_LOCK: value), "lock"),
         (lambda: types.SimpleNamespace(handle=GLOBAL_LOCK), "self.handle"),
     ],
 )
@@ -91,6 +95,146 @@ def test_a_method_of_an_object_names_the_attribute():
 
     error = refusal(map_(source(), "M", Worker().work))
     assert 'captures "self.lock" of "self"' in error.why
+
+
+class Held:
+    """An importable class: it goes by name, its attributes by value."""
+
+    def __init__(self, held=None):
+        self.held = held
+
+    def __call__(self, value):
+        return value
+
+
+class HeldInDict(dict):
+    pass
+
+
+class NoRepr:
+    def __repr__(self):
+        raise ValueError("has none")
+
+
+class RaisesOnReduce:
+    def __reduce__(self):
+        raise RuntimeError("no\nlater lines")
+
+
+def held_in_dict():
+    held = HeldInDict(a=1)
+    held.lock = GLOBAL_LOCK
+    return held
+
+
+def deep(levels):
+    held = GLOBAL_LOCK
+    for _ in range(levels):
+        held = Held(held)
+    return held
+
+
+def nested(levels):
+    value = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@by_value
+def attribute_of_function(value):
+    return value
+
+
+attribute_of_function.lock = GLOBAL_LOCK
+Point = collections.namedtuple("Point", "x lock")
+
+
+@pytest.mark.parametrize(
+    "value, way, kind",
+    [
+        (sqlite3.connect(":memory:"), '"value"', "sqlite3.Connection"),
+        (socket.socket(), '"value"', "socket.socket"),
+        ((n for n in ()), '"value"', "generator"),
+        ({"call": by_value(lambda n: GLOBAL_LOCK)}, "\"GLOBAL_LOCK\" of \"['call']\" of \"value\"", "_thread.lock"),
+        (held_in_dict(), '"self.lock" of "value"', "_thread.lock"),
+        (collections.deque([1, GLOBAL_LOCK]), '"[1]" of "value"', "_thread.lock"),
+        (collections.defaultdict(by_value(lambda: GLOBAL_LOCK)), '"GLOBAL_LOCK" of "argument 0" of "value"',
+         "_thread.lock"),
+        (map(by_value(lambda n: GLOBAL_LOCK), []), '"GLOBAL_LOCK" of "argument 0" of "value"', "_thread.lock"),
+        (ValueError("bad", GLOBAL_LOCK), '"argument 1" of "value"', "_thread.lock"),
+        (Point(1, GLOBAL_LOCK), '".lock" of "value"', "_thread.lock"),
+        ({GLOBAL_LOCK: 1}, f'"key {str(GLOBAL_LOCK)[:23]}', "_thread.lock"),
+        ({NoRepr(): GLOBAL_LOCK}, '"[<NoRepr instance at ', "_thread.lock"),
+        ([0] * 1_000 + [GLOBAL_LOCK], '"[1000]" of "value"', "_thread.lock"),
+        (GLOBAL_LOCK.acquire, '"self" of "value"', "_thread.lock"),
+        (attribute_of_function, '"lock" of "value"', "_thread.lock"),
+        (functools.partial(by_value(lambda client, n: n), GLOBAL_LOCK), '"client" of "value"', "_thread.lock"),
+        (RaisesOnReduce(), '"value"', f"{__name__}.RaisesOnReduce: RuntimeError: no"),
+        (deep(20), '"self.held" of "self.held" of "self.held" of "self.held" of ... of', "_thread.lock"),
+        (nested(5_000), '"value"', "list, which is nested too deeply"),
+        (type("Open", (), {"__module__": "__main__", "at": property(by_value(lambda self: GLOBAL_LOCK))}),
+         '"GLOBAL_LOCK" of "Open.at" of "value"', "_thread.lock"),
+    ],
+)  # fmt: skip
+def test_odd_captures_are_named_down_to_the_culprit(value, way, kind):
+    error = refusal(map_(source(), "M", by_value(lambda record: (value, record))))
+    assert f"it captures {way}" in error.why and f", a {kind}" in error.why
+
+
+def test_a_method_that_leads_back_to_its_class_is_not_blamed():
+    """``super()`` holds the class, so each such method fails as long as the class does."""
+
+    class Client:
+        def __init__(self):
+            super().__init__()
+
+        lock = threading.Lock()
+
+    error = refusal(map_(source(), "M", by_value(lambda value: Client)))
+    assert '"Client.lock" of "Client", a _thread.lock' in error.why
+
+
+def test_a_base_class_is_named_with_what_it_holds():
+    class Base(abc.ABC):
+        lock = threading.Lock()
+
+    class Derived(Base):
+        pass
+
+    error = refusal(map_(source(), "M", by_value(lambda value: Derived)))
+    assert '"Base.lock" of "Base" of "Derived", a _thread.lock' in error.why
+
+
+def test_an_attribute_is_no_global_of_the_same_name():
+    """Only what the code reads as a global goes along."""
+    lock = threading.Lock()
+    function = by_value(lambda value: value.GLOBAL_LOCK and lock)
+    assert refusal(map_(source(), "M", function)).fields["variable"] == "lock"
+
+
+_CACHED = """
+import functools, sys, typing
+
+@functools.lru_cache(maxsize=10)
+def fib(n):
+    return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+UserId = typing.NewType("UserId", int)
+from flinkish.graph.chain_pickling import _dumps
+open(sys.argv[1], "wb").write(_dumps((lambda n: UserId(fib(n)), fib, UserId)))
+"""
+
+
+def test_cached_functions_and_new_types_of_main_travel(tmp_path):
+    """They would go by their name in ``__main__``, where the slot has none."""
+    subprocess.run(
+        [sys.executable, "-c", _CACHED, tmp_path / "pickle"], cwd=ROOT, check=True, timeout=60
+    )
+    call, fib, user_id = pickle.loads((tmp_path / "pickle").read_bytes())
+    assert call(50) == 12586269025 and user_id(1) == 1
+    assert (fib.__name__, fib.cache_parameters()["maxsize"]) == ("fib", 10)
+    assert fib.cache_info().hits > 0
 
 
 def test_what_getstate_leaves_out_is_no_obstacle():
@@ -126,19 +270,30 @@ def spark_classes():
 
     return types.SimpleNamespace(
         Session=make("SparkSession", "pyspark.sql.session"),
+        Series=make("Series", "pyspark.pandas.series"),
         ClassicFrame=type("DataFrame", (make("DataFrame", "pyspark.sql.dataframe"),), {"__module__": "x"}),
         Mine=make("DataFrame", "mine.frames"),
+        Broadcast=make("Broadcast", "pyspark.core.broadcast"),
+        JavaObject=make("JavaObject", "py4j.java_gateway"),
+        Row=make("Row", "pyspark.sql.types"),
     )
 
 
 def test_a_captured_spark_session_is_named_with_advice_even_if_it_would_pickle(spark_classes):
-    for cls in (spark_classes.Session, spark_classes.ClassicFrame):
-        spark = cls()
+    for spark in (spark_classes.Session(), spark_classes.ClassicFrame(), spark_classes.Series()):
         error = refusal(map_(source(), "look up", lambda value: (spark, value)))
         assert error.fields["variable"] == "spark" and "in the driver only" in error.why
         assert "from_dataframe" in error.do
     other = spark_classes.Mine()
     assert pickle_chains(job(map_(source(), "M", lambda value: (other, value))))
+
+
+def test_each_kind_of_spark_object_gets_its_own_advice(spark_classes):
+    for value, advice in ((spark_classes.Broadcast(), "capture its value"), (spark_classes.JavaObject(), "collect()")):
+        error = refusal(map_(source(), "look up", lambda record: (value, record)))
+        assert "in the driver only" in error.why and advice in error.do
+    row = spark_classes.Row()
+    assert pickle_chains(job(map_(source(), "M", lambda record: (row, record))))
 
 
 def test_a_captured_environment_or_stream_is_named_itself_and_not_what_it_holds():

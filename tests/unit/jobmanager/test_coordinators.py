@@ -133,16 +133,17 @@ def collected(sink, **by_subtask):
 
 
 def test_committers_get_the_committables_of_all_subtasks_in_one_call():
-    sink = FakeSink()
+    sink, started = FakeSink(), []
     collector = collected(sink, s1=["b"], s0=["a"])
     collector.add(1, cloudpickle.dumps(["c"]))
-    assert commit_sinks([collector]) is None
+    assert commit_sinks([collector], started.append) is None
+    assert started == ["files"]
     assert sink.calls == [("commit", ["a", "b", "c"]), "close"]
 
 
 def test_after_a_failed_commit_the_sinks_behind_it_are_aborted():
     first, failing, last = FakeSink(), FakeSink(fails=True), FakeSink()
-    error = commit_sinks([collected(first), collected(failing), collected(last, s0=["x"])])
+    error = commit_sinks([collected(first), collected(failing), collected(last, s0=["x"])], str)
     assert isinstance(error, UserFunctionError) and "disk full" in str(error)
     assert first.calls == [("commit", []), "close"]
     assert failing.calls == ["close"]
@@ -151,7 +152,7 @@ def test_after_a_failed_commit_the_sinks_behind_it_are_aborted():
 
 def test_every_sink_is_aborted_even_when_one_fails_to():
     failing, last = FakeSink(fails=True), FakeSink()
-    [error] = abort_sinks([collected(failing), collected(last)])
+    [error] = abort_sinks([collected(failing), collected(last)], str)
     assert "disk gone" in str(error)
     assert last.calls == [("abort", []), "close"]
 

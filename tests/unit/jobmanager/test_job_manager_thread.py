@@ -1,7 +1,10 @@
 """The JobManager's thread against slots that are played by a second thread, over real sockets."""
 
+import gc
 import pickle
 import threading
+import time
+import weakref
 
 import cloudpickle
 import pytest
@@ -11,6 +14,7 @@ from flinkish.connectors.spi import Boundedness, Committer, Sink, SinkCoordinato
 from flinkish.datastream.transformations import SinkOperator, SourceOperator
 from flinkish.errors import (
     ConnectionLostError,
+    ExternalError,
     InternalError,
     JobCancelledError,
     NotEnoughSlotsError,
@@ -345,6 +349,72 @@ def test_a_failed_job_aborts_what_its_sinks_have_prepared(start):
     with pytest.raises(UserFunctionError) as raised:
         job.wait(10)
     assert sink.seen == ["hello", ("abort", ["0"]), ("closed", raised.value)]
+
+
+class Hanging(Publishing):
+    """Its committer does not return before ``end`` is set."""
+
+    def __init__(self):
+        super().__init__()
+        self.begun, self.end = threading.Event(), threading.Event()
+
+    def create_committer(self):
+        self.begun.set()
+        self.end.wait()
+        return super().create_committer()
+
+
+def hanging_job(start, end_of_slot):
+    configuration = {"task.cancellation.timeout": "50 ms"}
+    sink = Hanging()
+    job_graph = graph("j", operator=SinkOperator(sink))
+    job_graph.configuration = configuration
+    manager = start(slots=1, behave=sink_slot(end_of_slot), configuration=configuration)
+    job = manager.submit(job_graph)
+    assert sink.begun.wait(10)
+    return manager, sink, job
+
+
+def test_a_committer_that_hangs_holds_the_job_until_somebody_cancels_it_and_is_named(start, caplog):
+    manager, sink, job = hanging_job(start, lambda slot: slot.all_to("FINISHED"))
+    with pytest.raises(TimeoutError):
+        job.wait(0.3)
+    assert "a committer takes long" in caplog.text and "sink='op'" in caplog.text
+    job.cancel()
+    with pytest.raises(ExternalError, match='the committer of sink "op" did not end') as caught:
+        job.wait(10)
+    assert "task.cancellation.timeout" in caught.value.why
+    sink.end.set()
+    assert manager.submit(graph("next", operator=SinkOperator(sink))).status() is not None, "the next job is taken"
+
+
+def test_a_committer_that_hangs_while_it_aborts_does_not_hold_the_failed_job(start, caplog):
+    error = UserFunctionError("boom")
+    _, sink, job = hanging_job(start, lambda slot: slot.all_to("FAILED", error))
+    with pytest.raises(UserFunctionError, match="boom"):
+        job.wait(10)
+    assert "gave up waiting for a committer that aborts job=j sink='op'" in caplog.text
+    sink.end.set()
+
+
+def test_what_a_job_carried_is_not_kept_with_its_result(start):
+    class Carried(OneSplitSource):
+        pass
+
+    source = Carried()
+    gone = weakref.ref(source)
+    job = start(slots=1).submit(graph("j", operator=SourceOperator(source, None)))
+    job.wait(10)
+    del source
+    assert wait_for(lambda: (gc.collect(), gone() is None)[1])
+    assert job.status() is JobStatus.FINISHED
+
+
+def wait_for(condition, timeout_s=10):
+    deadline_s = time.monotonic() + timeout_s
+    while not condition() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return condition()
 
 
 def test_a_sink_that_refuses_is_heard_before_anything_runs(start):

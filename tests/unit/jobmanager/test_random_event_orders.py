@@ -29,6 +29,7 @@ class World:
         self.connections = 0
         self.process = {}  # slot -> [connection, pid, {(job, vertex, subtask): state}]
         self.supervisor = {}  # slot -> connection
+        self.given_up = set()  # supervisors that Spark has given up, until they are launched again
         self.ended = {}
         self.submitted = 0
         self.chaos = True
@@ -78,6 +79,8 @@ class World:
                 for name, number in list(self.supervisor.items()):
                     if number == connection:
                         del self.supervisor[name]
+            case e.LaunchSupervisors(tasks):
+                self.given_up.difference_update(tasks)
             case e.JobStatusChanged(job_id, status, _):
                 assert job_id not in self.ended, "a job ends once"
                 if status in ("FINISHED", "FAILED", "CANCELED"):
@@ -105,6 +108,8 @@ class World:
     def connect_something(self):
         for slot in self.rng.sample(self.slots, len(self.slots)):
             index = self.slots.index(slot)
+            if index in self.given_up:
+                continue
             if slot not in self.supervisor:
                 connection = self.supervisor[slot] = self.connect()
                 message = m.RegisterSupervisor("L", index, 0, "host", 1, (slot,))
@@ -173,7 +178,13 @@ class World:
             self.end_process(self.rng.choice(sorted(self.process)))
         elif choice < 0.5 and self.supervisor:
             slot = self.rng.choice(sorted(self.supervisor))
-            self.step(e.Disconnected(self.supervisor.pop(slot)))
+            index = self.slots.index(slot)
+            if self.rng.random() < 0.5:
+                self.step(e.Disconnected(self.supervisor.pop(slot)))
+            if self.rng.random() < 0.5:
+                self.supervisor.pop(slot, None)
+                self.given_up.add(index)
+                self.step(e.SupervisorEnded(index, ConnectionLostError("given up")))
         elif choice < 0.7 and self.dispatcher.jobs:
             self.step(e.CancelRequested(self.rng.choice(sorted(self.dispatcher.jobs))))
         elif choice < 0.8 and self.process and self.dispatcher.jobs:

@@ -2,11 +2,13 @@ from flinkish.errors import ConnectionLostError, NotEnoughSlotsError, ResourceEr
 from flinkish.jobmanager.events import (
     CloseConnection,
     Disconnected,
+    Inform,
     InterruptSlots,
     KillSlots,
     LaunchEnded,
     Launched,
     LaunchSlots,
+    LaunchSupervisors,
     ReleaseSlots,
     RequestSlots,
     Send,
@@ -15,6 +17,8 @@ from flinkish.jobmanager.events import (
     SlotRegistered,
     SlotsAllocated,
     SlotsRefused,
+    SlotStandsStill,
+    SupervisorEnded,
     SupervisorRegistered,
     SupervisorReported,
     Tick,
@@ -82,27 +86,50 @@ def test_more_slots_than_the_cluster_can_ever_have_are_refused_at_once_with_both
 def test_a_request_that_waits_too_long_is_refused_and_told_who_holds_the_slots():
     manager = cluster(2, request_timeout_ms=500)
     step(manager, RequestSlots("a", "first", 2), 0)
-    assert step(manager, RequestSlots("b", "second", 1), 100) == []
+    [said] = step(manager, RequestSlots("b", "second", 1), 100)
+    assert isinstance(said, Inform) and "waits for slots job=b" in said.text
+    assert manager.why_waiting("b") == 'it needs 1 slot, the cluster has 2 slots: 2 held by job "first" (a)'
+    assert manager.why_waiting("a") == ""
     assert step(manager, Tick(), 599) == []
     [refused] = step(manager, Tick("stage 3 runs"), 600)
     assert refused.job_id == "b"
-    assert refused.error.why == (
-        'the cluster has 2 slots: 2 held by job "first" (a); the launch waits: stage 3 runs'
-    )
+    assert refused.error.why == 'the cluster has 2 slots: 2 held by job "first" (a)', "no launch waits"
+
+
+def test_a_request_that_waits_too_long_for_the_launch_is_told_what_that_waits_for():
+    manager = ResourceManager(capacity=1, request_timeout_ms=500)
+    step(manager, Launched("L", ((0, ("s0",)),)))
+    assert step(manager, RequestSlots("a", "first", 1)) == [], "a start is no news"
+    [refused] = step(manager, Tick("stage 3 runs"), 500)
+    assert refused.error.why == "the cluster has 1 slot: 1 not registered yet; the launch waits: stage 3 runs"
+
+
+def test_each_job_waits_as_long_as_it_says_itself():
+    manager = cluster(1, request_timeout_ms=500)
+    step(manager, RequestSlots("a", "a", 1))
+    step(manager, RequestSlots("patient", "b", 1, timeout_ms=2_000))
+    step(manager, RequestSlots("hasty", "c", 1, timeout_ms=0))
+    step(manager, RequestSlots("usual", "d", 1))
+    refused = {}
+    for now_ms in (0, 499, 500, 1_999, 2_000):
+        step(manager, SupervisorReported(100, SupervisorHeartbeat(())), now_ms)
+        refused.update((effect.job_id, now_ms) for effect in step(manager, Tick(), now_ms))
+    assert refused == {"hasty": 0, "usual": 500, "patient": 2_000}
 
 
 def test_requests_are_served_in_order_so_that_a_large_job_is_not_starved():
     manager = cluster(2)
     step(manager, RequestSlots("a", "a", 1))
-    assert step(manager, RequestSlots("b", "b", 2)) == []
-    assert step(manager, RequestSlots("c", "c", 1)) == []
+    step(manager, RequestSlots("b", "b", 2))
+    [said] = step(manager, RequestSlots("c", "c", 1))
+    assert '1 held by job "a" (a), 1 free; waiting too: job "b" for 2' in said.text
     assert step(manager, ReleaseSlots("b", "cancelled")) == [SlotsAllocated("c", (address("s1"),))]
 
 
 def test_a_slot_comes_back_as_a_fresh_process_after_its_job():
     manager = cluster(1)
     step(manager, RequestSlots("a", "a", 1))
-    assert step(manager, RequestSlots("b", "b", 1)) == []
+    step(manager, RequestSlots("b", "b", 1))
     assert step(manager, ReleaseSlots("a", "over")) == [Send(0, ReleaseSlot("over"))]
     assert manager.slots["s0"].state is SlotState.RELEASED
     assert step(manager, Disconnected(0)) == []
@@ -138,6 +165,53 @@ def test_the_loss_of_a_slot_waits_for_the_exit_status_from_its_supervisor():
     [lost] = step(manager, SupervisorReported(100, report), 20)
     assert lost.job_id == "a" and lost.slot_id == "s0"
     assert isinstance(lost.error, SlotLostError) and "killed by signal 9" in lost.error.why
+
+
+def test_the_exit_status_may_come_before_the_connection_closes_and_what_the_process_said_is_still_heard():
+    manager = cluster(1)
+    step(manager, RequestSlots("a", "a", 1))
+    report = SupervisorHeartbeat((SlotReport("s0", 0, 0, exit_status=-9, detail="killed by signal 9"),))
+    assert step(manager, SupervisorReported(100, report), 10) == []
+    assert manager.slot_at(0).job_id == "a"
+    [lost] = step(manager, Disconnected(0, "the peer closed the connection"), 20)
+    assert "killed by signal 9" in lost.error.why
+
+
+def test_a_connection_that_outlives_its_process_is_closed():
+    manager = cluster(1, report_wait_ms=1_000)
+    step(manager, RequestSlots("a", "a", 1))
+    report = SupervisorHeartbeat((SlotReport("s0", 0, 0, exit_status=3, detail="exit code 3"),))
+    step(manager, SupervisorReported(100, report), 10)
+    assert step(manager, Tick(), 1_009) == []
+    closed, lost = step(manager, Tick(), 1_010)
+    assert closed == CloseConnection(0, "its process has ended") and "exit code 3" in lost.error.why
+    assert manager.slots["s0"].state is SlotState.EXPECTED
+
+
+def test_a_replacement_that_registers_first_does_not_hide_how_the_process_ended():
+    manager = cluster(1)
+    step(manager, RequestSlots("a", "a", 1))
+    report = SupervisorHeartbeat((SlotReport("s0", 0, 0, exit_status=3, detail="exit code 3"),))
+    step(manager, SupervisorReported(100, report), 10)
+    _, lost = step(manager, SlotRegistered(5, register_slot("s0", pid=7)), 20)
+    assert lost.error.why == "its process has ended: exit code 3"
+
+
+def test_a_process_that_stands_still_is_told_once_and_again_after_it_has_moved():
+    manager = cluster(1, heartbeat_timeout_ms=1_000)
+
+    def report(age_ms, pid=0):
+        message = SupervisorHeartbeat((SlotReport("s0", pid, age_ms),))
+        return step(manager, SupervisorReported(100, message))
+
+    assert report(5_000) == [], "it serves no job"
+    step(manager, RequestSlots("a", "a", 1))
+    assert report(1_000) == report(9_000, pid=99) == []
+    assert report(1_001) == [SlotStandsStill("a", "s0", 0, 1_001)]
+    assert report(2_001) == []
+    assert manager.slots["s0"].progress_age_ms == 2_001
+    assert report(3) == []
+    assert report(1_500) == [SlotStandsStill("a", "s0", 0, 1_500)]
 
 
 def lost_with(exit_status, detail, **options):
@@ -245,15 +319,32 @@ def test_registrations_of_another_launch_or_version_are_refused():
     assert isinstance(refused.message, RegistrationRefused)
 
 
-def test_when_the_launch_ends_jobs_lose_their_slots_and_requests_get_the_reason():
+def test_a_slot_that_gives_the_address_of_another_is_refused():
+    manager = cluster(slots=2)
+    lying = RegisterSlot("L", "s0", 1, address("s1"))
+    refused = step(manager, SlotRegistered(7, lying))
+    assert refused[0] == Send(7, RegistrationRefused("slot s0 gave the address of slot s1"))
+    assert manager.slots["s0"].connection == 0, "the one before stays"
+
+
+def test_when_a_launch_that_was_up_ends_jobs_lose_their_slots_and_requests_get_a_new_launch():
     manager = cluster(2)
     step(manager, RequestSlots("a", "a", 1))
     step(manager, RequestSlots("b", "b", 2))
-    error = ConnectionLostError("executors could not reach the driver")
-    effects = step(manager, LaunchEnded("L", error))
+    effects = step(manager, LaunchEnded("L", ConnectionLostError("an executor was lost")))
     assert [effect.job_id for effect in effects if isinstance(effect, SlotLost)] == ["a"]
-    assert SlotsRefused("b", error) in effects
+    assert effects[-1] == LaunchSlots() and effects.count(LaunchSlots()) == 1
     assert all(slot.state is SlotState.LOST for slot in manager.slots.values())
+
+
+def test_when_a_launch_ends_before_it_could_serve_requests_get_the_reason():
+    manager = cluster(2)
+    step(manager, RequestSlots("a", "a", 1))
+    step(manager, LaunchEnded("L"))
+    step(manager, RequestSlots("b", "b", 2))
+    step(manager, Launched("M", ((0, ("t0", "t1")),)))
+    error = ConnectionLostError("executors could not reach the driver")
+    assert step(manager, LaunchEnded("M", error)) == [SlotsRefused("b", error)]
 
 
 def test_after_the_end_of_a_launch_the_next_request_asks_for_a_new_one():
@@ -290,3 +381,61 @@ def test_slot_processes_that_never_come_up_refuse_who_waits_with_what_they_died_
     [refused] = step(manager, SupervisorReported(100, died))
     assert isinstance(refused.error, ResourceError)
     assert refused.error.why == "3 processes in a row ended before they registered: exit code 1"
+
+
+# ---- supervisors that Spark gives up one by one (launch mode independent) -------------------------
+
+
+GIVEN_UP = SlotLostError("lost a Spark task that carries slots", why="Task failed 4 times")
+
+
+def test_a_supervisor_that_had_registered_is_launched_again_and_the_others_go_on():
+    manager = cluster(2)
+    step(manager, RequestSlots("j", "job", 1))
+    step(manager, Disconnected(101))
+    assert manager.slots["s1"].state is SlotState.LOST
+    assert step(manager, SupervisorEnded(1, GIVEN_UP)) == [LaunchSupervisors((1,))]
+    step(manager, SupervisorRegistered(201, supervisor(1, "s1")))
+    step(manager, SlotRegistered(11, register_slot("s1", pid=11)))
+    assert [manager.slots[slot].state for slot in ("s0", "s1")] == [SlotState.ALLOCATED, SlotState.FREE]
+
+
+def test_a_supervisor_that_ends_before_its_connection_breaks_costs_its_slots_and_the_connection():
+    manager = cluster(2)
+    step(manager, RequestSlots("j", "job", 2))
+    effects = step(manager, SupervisorEnded(0, GIVEN_UP))
+    assert [type(effect) for effect in effects] == [CloseConnection, CloseConnection, SlotLost, LaunchSupervisors]
+    assert effects[2].slot_id == "s0" and GIVEN_UP.what in effects[2].error.why
+
+
+def test_a_supervisor_that_never_came_up_fails_who_waits_and_is_launched_for_the_next_job():
+    manager = ResourceManager(capacity=2)
+    step(manager, Launched("L", ((0, ("s0",)), (1, ("s1",)))))
+    step(manager, SupervisorRegistered(100, supervisor(0, "s0")))
+    step(manager, SlotRegistered(0, register_slot("s0")))
+    step(manager, RequestSlots("a", "first", 2))
+    assert step(manager, SupervisorEnded(1, GIVEN_UP)) == [SlotsRefused("a", GIVEN_UP)]
+    assert step(manager, RequestSlots("b", "second", 2))[0] == LaunchSupervisors((1,))
+    step(manager, SupervisorRegistered(101, supervisor(1, "s1")))
+    assert step(manager, SlotRegistered(1, register_slot("s1"))) == [
+        SlotsAllocated("b", (address("s0"), address("s1")))
+    ]
+
+
+def test_a_supervisor_that_dies_again_before_it_has_registered_is_not_launched_for_ever():
+    manager = cluster(1)
+    step(manager, Disconnected(100))
+    assert step(manager, SupervisorEnded(0, GIVEN_UP)) == [LaunchSupervisors((0,))]
+    assert step(manager, SupervisorEnded(0, GIVEN_UP)) == []
+
+
+def test_what_the_launch_waits_for_is_told_only_while_a_supervisor_is_missing():
+    manager = cluster(1, request_timeout_ms=10)
+    step(manager, RequestSlots("a", "first", 1))
+    step(manager, RequestSlots("b", "second", 1))
+    [refused] = step(manager, Tick("1 Spark task must start"), 20)
+    assert "Spark task" not in refused.error.why
+    step(manager, Disconnected(100), 30)
+    step(manager, RequestSlots("c", "third", 1), 30)
+    [refused] = step(manager, Tick("1 Spark task must start"), 50)
+    assert "the launch waits: 1 Spark task must start" in refused.error.why

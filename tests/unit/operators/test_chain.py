@@ -383,8 +383,10 @@ def test_many_silent_timers_give_the_turn_back(fused):
             ctx.timer_service().register_event_time_timer(5)
 
     chain = Chain((KeyedProcessOperator(Silent()), lambda v: v), fused=fused)
-    chain.rows(list(range(2_000))).watermark(5)
-    assert chain.suspensions >= 5 and chain.chain.num_event_time_timers() == 0
+    chain.rows(list(range(2_000)))
+    chain.chain.budget_max = 100
+    chain.watermark(5)
+    assert chain.suspensions >= 19 and chain.chain.num_event_time_timers() == 0
 
 
 # ---- two inputs ---------------------------------------------------------------------------------

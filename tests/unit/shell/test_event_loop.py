@@ -1,6 +1,7 @@
 """One turn of the loop: order, timers, wake-ups, descriptors that come and go."""
 
 import os
+import select
 import signal
 import socket
 import threading
@@ -100,6 +101,56 @@ def test_a_signal_handler_can_end_the_wait(loop):
     finally:
         timer.join()
         signal.signal(signal.SIGUSR2, before)
+
+
+def test_a_wake_up_of_the_main_thread_is_not_lost_while_another_thread_is_in_its_own(loop):
+    """The other one may have written already, and hold the lock still."""
+    waker, inside, go_on = loop._waker, threading.Event(), threading.Event()
+
+    def hold():
+        with waker._lock:
+            inside.set()
+            go_on.wait()
+
+    other = threading.Thread(target=hold)
+    other.start()
+    inside.wait()
+    timer = threading.Timer(0.05, go_on.set)
+    timer.start()
+    ran = []
+    loop.call_soon_threadsafe(ran.append, 1)  # waits for its turn, and then wakes
+    readable, _, _ = select.select([waker.fd], [], [], 5)
+    assert readable
+    loop.run_once(0)
+    assert ran == [1]
+    other.join()
+    timer.join()
+
+
+def test_a_signal_handler_that_interrupts_a_wake_up_wakes_too(loop):
+    before = signal.signal(signal.SIGUSR2, lambda s, f: loop._waker.wake())
+    try:
+        with loop._waker._lock:
+            os.kill(os.getpid(), signal.SIGUSR2)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert select.select([loop._waker.fd], [], [], 5)[0]
+
+
+def test_a_call_whose_wake_up_an_interrupt_has_prevented_does_not_silence_the_next_one(loop, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    ran = []
+    with monkeypatch.context() as patch:
+        patch.setattr(loop._waker, "wake", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            loop.call_soon_threadsafe(ran.append, 1)
+    loop.run_once(0)
+    loop.call_soon_threadsafe(ran.append, 2)
+    assert select.select([loop._waker.fd], [], [], 5)[0]
+    loop.run_once(0)
+    assert ran == [1, 2]
 
 
 def test_a_descriptor_is_called_when_it_is_ready_and_not_after_unregister(loop, pair):

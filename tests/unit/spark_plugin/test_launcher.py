@@ -1,10 +1,16 @@
+import logging
 import threading
+from queue import SimpleQueue
 
 import pytest
 
-from flinkish.errors import ResourceError, SlotLostError, UnsupportedSparkError
-from spark_plugin import session
+from flinkish.errors import ConnectionLostError, ResourceError, SlotLostError, UnsupportedSparkError
+from flinkish.messages.launch import SlotLaunch
+from spark_plugin.independent_launcher import IndependentLauncher
+from spark_plugin.launch_mode import create_launcher
 from spark_plugin.launcher import BarrierLauncher, explain_failure, fold_spark_error
+from spark_plugin.spark_application import SparkApplication
+from spark_plugin.supervisor_task import SupervisorEnd
 
 PYTHON_FAILURE = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Could not recover from a failed barrier ResultStage. Most recent failure reason: Stage failed because barrier task ResultTask(0, 1) finished unsuccessfully.
@@ -56,64 +62,219 @@ def test_a_stage_of_a_stopped_spark_is_lost_because_spark_was_stopped():
     assert error.why == "Spark was stopped"
 
 
-# ---- the end of a stage -------------------------------------------------------------------------
+UNREACHED = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "supervisor_task.py", line 60, in main
+    reason = run_supervisor(launch)
+flinkish.errors.ConnectionLostError: could not connect to the JobManager
+  where: this machine is worker-3
+  why: tried for 10000 ms: 10.0.0.9:4711 (no answer)
+  do: check that this machine can reach the driver
+"""
 
 
-class StageOfTasks:
-    """A stage in Spark's scheduler, as the launcher sees it: each look takes one step of ``steps``, the
-    numbers of running tasks; None: the scheduler does not have it.  After the last step, or when it is
-    cancelled, its thread ends."""
+def test_executors_that_cannot_reach_the_driver_are_told_with_the_addresses_and_the_advice():
+    error = explain_failure(UNREACHED, FakeApplication())
+    assert isinstance(error, ConnectionLostError)
+    assert str(error).splitlines() == [
+        "executors could not reach the JobManager",
+        "  where: Spark application app-1; this machine is worker-3",
+        "  why: tried for 10000 ms: 10.0.0.9:4711 (no answer)",
+        "  do: open the network",
+    ]
 
-    def __init__(self, *steps):
-        self.steps = list(steps)
+
+# ---- a Spark without Spark ----------------------------------------------------------------------
+
+
+class FakeApplication(SparkApplication):
+    """A Spark that has ``slots`` cores.  A run ends when the test says how by ``end``, or when it is
+    cancelled; ``steps`` are the answers to whether tasks run, the last one stays."""
+
+    identity, where, reach_advice = "app-1", "Spark application app-1", "open the network"
+
+    def __init__(self, *steps, master="spark://host:7077", slots=4, **settings):
+        self.master, self.slots = master, slots
+        self.settings = {f"spark.{key.replace('_', '.')}": value for key, value in settings.items()}
+        self.steps = list(steps) or [True]
         self.cancelled = 0
-        self.ended = threading.Event()
-        self.thread = threading.Thread(target=self.ended.wait, daemon=True)
-        self.thread.start()
+        self.alive = True
+        self.started: SimpleQueue = SimpleQueue()  # (launches, queue of ends) of each run
+        self.running: list = []
 
-    def cancelJobGroup(self, group):
+    def setting(self, key, default=""):
+        return self.settings.get(key, default)
+
+    def is_on_this_machine(self):
+        return False
+
+    def task_slots(self):
+        return self.slots
+
+    def wait_for_task_slots(self, wanted, timeout_ms):
+        assert not self.allocates_dynamically(), "executors come only when tasks wait"
+
+    def wait_for_executors(self, tasks, stopping):
+        return True
+
+    def run(self, name, launches, together):
+        ends: SimpleQueue = SimpleQueue()
+        self.running.append(ends)
+        self.started.put((launches, ends))
+        end = ends.get(timeout=30)
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+    run_tasks = None  # not asked, as run() is replaced
+
+    def runs_tasks(self, name):
+        step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
+        if step == "end":
+            self._end_all([])
+        return step is True
+
+    def cancel(self, name):
         self.cancelled += 1
-        self.ended.set()
+        self._end_all(RuntimeError("Job cancelled"))
 
-    def look(self, context):
-        tasks = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
-        if tasks == "end":
-            self.ended.set()
-            tasks = None
-        return [] if tasks is None else [session.RunningStage(1, "group", "slots", tasks)]
+    def _end_all(self, how):
+        for ends in self.running:
+            ends.put(how)
+
+    def is_alive(self):
+        return self.alive
+
+    def describe_waiting(self, name, tasks):
+        return "executors run 1 at once"
+
+    def advertised_hosts(self):
+        return ["192.0.2.7"]
+
+    def bind_host(self):
+        return "192.0.2.7"
+
+
+def launches(count):
+    return [SlotLaunch("lease", task, (f"slot-{task}",), (), b"secret") for task in range(count)]
+
+
+def wait_until_over(launcher):
+    for thread in threading.enumerate():
+        if thread.name.startswith("flinkish-slots-lease"):
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+# ---- what is refused, and what is said ----------------------------------------------------------
+
+
+def test_dynamic_allocation_is_refused_by_name_in_barrier_mode_and_advises_the_other_mode():
+    with pytest.raises(UnsupportedSparkError) as caught:
+        create_launcher(FakeApplication(dynamicAllocation_enabled="true"), 2)
+    assert caught.value.what == "could not start slots with dynamic allocation"
+    assert "flinkish.launch-mode to independent" in caught.value.do
+
+
+def test_independent_mode_goes_with_dynamic_allocation_and_the_cluster_may_grow():
+    launcher = create_launcher(
+        FakeApplication(dynamicAllocation_enabled="true"), 99, {"flinkish.launch-mode": "independent"}
+    )
+    assert isinstance(launcher, IndependentLauncher) and launcher.capacity() is None
+
+
+@pytest.mark.parametrize("mode", ["barrier", "independent"])
+def test_speculation_is_refused_by_name(mode):
+    with pytest.raises(UnsupportedSparkError, match="speculation") as caught:
+        create_launcher(FakeApplication(speculation="true"), 2, {"flinkish.launch-mode": mode})
+    assert len(str(caught.value).splitlines()) == 4
+
+
+def test_local_spark_ignores_both_so_they_are_allowed():
+    local = FakeApplication(master="local[4]", dynamicAllocation_enabled="true", speculation="true")
+    assert create_launcher(local, 2).capacity() == 4
+
+
+def test_more_slots_than_cores_of_their_task_are_said_once(caplog):
+    application = FakeApplication(task_cpus="2")
+    with caplog.at_level(logging.WARNING):
+        launcher = IndependentLauncher(application, 12, {"taskmanager.numberOfTaskSlots": "3"})
+        assert launcher.capacity() == 12
+        launcher.launch(launches(1))
+        _, ends = application.started.get(timeout=30)
+        ends.put([])
+        wait_until_over(launcher)
+        assert [task for task, _ in launcher.take_ended()] == [0]
+        launcher.launch(launches(1))
+    launcher.stop(1)
+    (record,) = [record for record in caplog.records if "share the cores" in record.getMessage()]
+    assert "numberOfTaskSlots=3 spark.task.cpus=2" in record.getMessage()
+
+
+# ---- supervisors that end alone -----------------------------------------------------------------
+
+
+def test_in_independent_mode_each_supervisor_ends_alone_and_is_launched_again_with_its_lease():
+    application = FakeApplication()
+    launcher = IndependentLauncher(application, 3)
+    launcher.launch(launches(3))
+    runs = {}
+    for _ in range(3):
+        (launch,), ends = application.started.get(timeout=30)
+        runs[launch.task_index] = ends
+    assert launcher.take_ended() == [] and launcher.alive()
+    runs[1].put(RuntimeError("Job aborted\n: org.apache.spark.SparkException: Task failed 4 times"))
+    runs[2].put([SupervisorEnd(2, "lost the JobManager: no heartbeat", failed=False)])
+    ended = []
+    deadline = threading.Event()
+    while len(ended) < 2 and not deadline.wait(0.001):
+        ended += launcher.take_ended()
+    errors = dict(ended)
+    assert "Task failed 4 times" in errors[1].why and "no heartbeat" in errors[2].why
+    assert launcher.alive() and launcher.take_ended() == []
+    launcher.launch([launches(3)[1]])
+    (again,), _ = application.started.get(timeout=30)
+    assert (again.task_index, again.lease) == (1, "lease")
+    launcher.stop(1)
+    assert application.cancelled == 1 and not launcher.alive()
+
+
+def test_a_supervisor_alone_that_reached_nobody_is_not_a_failed_task_but_an_error():
+    application = FakeApplication()
+    launcher = IndependentLauncher(application, 1)
+    launcher.launch(launches(1))
+    _, ends = application.started.get(timeout=30)
+    ends.put([SupervisorEnd(0, UNREACHED.partition("run_supervisor(launch)\n")[2], failed=True)])
+    wait_until_over(launcher)
+    ((task, error),) = launcher.take_ended()
+    assert task == 0 and isinstance(error, ConnectionLostError) and "10.0.0.9:4711" in error.why
+
+
+# ---- the end ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def stop(monkeypatch):
     def stop(*steps, timeout_ms=60_000):
-        stage = StageOfTasks(*steps)
-        launcher = BarrierLauncher.__new__(BarrierLauncher)
-        launcher._context, launcher._group, launcher._tasks = stage, "group", 2
-        launcher._lock, launcher._stopping = threading.Lock(), threading.Event()
-        launcher._thread = stage.thread
-        monkeypatch.setattr(session, "active_context", lambda: stage)
-        monkeypatch.setattr(session, "running_stages", stage.look)
+        application = FakeApplication(*steps)
+        launcher = BarrierLauncher(application, 2)
+        launcher.launch(launches(2))
+        application.started.get(timeout=30)
         launcher.stop(timeout_ms)
-        assert not stage.thread.is_alive()
-        return stage.cancelled
+        wait_until_over(launcher)
+        return application.cancelled
 
     monkeypatch.setattr("spark_plugin.launcher._POLL_S", 0.001)
-    monkeypatch.setattr("spark_plugin.launcher._CANCEL_AGAIN_S", 0.001)
     return stop
 
 
 def test_a_stage_whose_tasks_end_one_after_the_other_is_not_cancelled(stop):
-    assert stop(2, 1, 1, 1, 1, 1, 1, 1, 1, 0, None, "end") == 0
+    assert stop(*[True] * 9, False, False, "end") == 0
 
 
 def test_a_stage_that_waits_for_cores_is_cancelled_before_the_timeout(stop):
-    assert stop(0) == 1
+    assert stop(False) == 1
 
 
 def test_a_stage_that_does_not_end_in_time_is_cancelled(stop):
-    assert stop(2, timeout_ms=1) == 1
-
-
-def test_a_stage_that_has_ended_or_is_not_there_yet_is_not_cancelled(stop):
-    assert stop(*[None] * 20, "end") == 0
-    assert stop(*[None] * 20, 0) == 1
+    assert stop(True, timeout_ms=1) == 1

@@ -1,10 +1,6 @@
-from types import SimpleNamespace
-
 import pytest
 
-from flinkish.errors import UnsupportedSparkError
 from spark_plugin.session import (
-    check_barrier_allowed,
     choose_master,
     is_local,
     is_on_this_machine,
@@ -49,27 +45,3 @@ def test_task_slots_follow_from_the_master_where_it_says_them(master, task_cpus,
 def test_local_cluster_is_on_this_machine_but_not_local():
     assert [is_local(m) for m in ("local", "local[2]", "local-cluster[1,1,512]", "yarn")] == [True, True, False, False]
     assert is_on_this_machine("local-cluster[1,1,512]") and not is_on_this_machine("spark://host:1")
-
-
-def context(master, **conf):
-    return SimpleNamespace(
-        master=master, applicationId="app-1", getConf=lambda: {k.replace("_", "."): v for k, v in conf.items()}
-    )
-
-
-def test_dynamic_allocation_is_refused_by_name():
-    with pytest.raises(UnsupportedSparkError) as caught:
-        check_barrier_allowed(context("spark://host:7077", spark_dynamicAllocation_enabled="true"))
-    assert caught.value.what == "could not start slots with dynamic allocation"
-    assert caught.value.do == "start Spark with --conf spark.dynamicAllocation.enabled=false"
-
-
-def test_speculation_is_refused_by_name():
-    with pytest.raises(UnsupportedSparkError, match="speculation"):
-        check_barrier_allowed(context("spark://host:7077", spark_speculation="true"))
-
-
-def test_local_spark_ignores_both_so_they_are_allowed():
-    check_barrier_allowed(
-        context("local[2]", spark_dynamicAllocation_enabled="true", spark_speculation="true")
-    )

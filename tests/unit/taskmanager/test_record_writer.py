@@ -260,6 +260,14 @@ def test_room_is_that_of_the_fullest_channel(make):
     assert writer.room == 0
 
 
+def test_a_few_large_records_fill_a_channel_also_before_the_first_frame_has_been_sent(make):
+    writer, (receiver,) = make(PARTITIONERS["forward"], channels=1, credits=1)
+    writer.emit_batch(["x" * (1 << 20)] * 3, None)
+    writer.pump(flush=False)
+    assert len(receiver.values()) == 1 and writer.sizer.records == 1
+    assert writer.room == 0
+
+
 def test_a_busy_task_flushes_when_the_buffer_timeout_has_passed(make):
     for timeout, flushed_at in ((100, 300), (0, 200), (-1, None)):
         writer, receivers = make(PARTITIONERS["forward"], channels=1, timeout=timeout)

@@ -178,6 +178,22 @@ def test_a_chain_that_expands_stops_in_the_middle_of_a_record_and_goes_on_there(
     assert world.log.records("sink", 0) == list(range(20_000))
 
 
+def test_what_one_record_expands_into_is_cut_by_the_time_that_it_takes():
+    graph = job(polls([RowBatch([0])]), lambda subtask, value: range(100), True)
+    world = World(graph, credits=100, step_ns=20_000_000).start()
+    task, made = world.tasks["source"], [0]
+    for _ in range(6):
+        task.run_turn()
+        made.append(task.metrics()["numRecordsOut"])
+    results = [after - before for before, after in zip(made, made[1:])]
+    assert results[0] <= 8 and results[1:] == [1] * 5
+    world.step_ns = 1_000
+    for _ in range(20):
+        world.slot.run_round()
+    assert world.log.records("sink", 0) == list(range(100))
+    assert task.chain.budget_max > 64
+
+
 def test_a_sink_without_room_backpressures_and_is_asked_again_soon():
     world = World(job(polls([RowBatch([1])], [], [RowBatch([2])], [], []))).start()
     sink = world.log.chains["sink", 0]
@@ -187,7 +203,7 @@ def test_a_sink_without_room_backpressures_and_is_asked_again_soon():
         world.slot.run_round()
     assert world.log.records("sink", 0) == []
     assert world.tasks["sink"].times.state == BACKPRESSURED
-    assert world.slot.descriptors()[42] == "w"
+    assert world.slot.descriptors()[42][0] == "w"
     assert world.slot.next_deadline_ms() <= world.slots.now_ms + 10
     sink.sink_room = True
     for _ in range(10):
@@ -215,7 +231,7 @@ def test_an_idle_source_names_its_descriptor_and_its_poll_interval():
     source.poll_interval_ms = 50
     world.slots.now_ms = 1000
     world.slot.run_round()
-    assert world.slot.descriptors() == {17: "r"}
+    assert world.slot.descriptors() == {17: ("r", world.tasks["source"])}
     assert world.slot.next_deadline_ms() == 1050
     assert world.tasks["source"].times.state == IDLE
 

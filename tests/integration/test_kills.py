@@ -1,0 +1,87 @@
+"""Slots, Python workers, executors and drivers that are killed, on local-cluster and on a standalone cluster:
+the reason is said, the session goes on, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+
+import pytest
+
+from tests.integration.driver_process import SUM, Driver
+from tests.integration.leftovers import ancestors, command_line, listening_sockets, marked, still_listening
+from tests.integration.spark_servers import SPARK_HOME, wait_until
+
+
+class LocalCluster:
+    """Master and workers in the driver's JVM, executors in processes of their own."""
+
+    url = "local-cluster[2,1,1024]"
+
+    def applications(self):
+        return set()
+
+    def executor_logs(self, application):
+        """What the executors of an application wrote to stderr; they do it into Spark's own folder."""
+        folder = SPARK_HOME / "work" / application
+        text = "".join(path.read_text() for path in sorted(folder.glob("*/stderr")))
+        shutil.rmtree(folder)
+        return text
+
+
+@pytest.fixture(params=["local-cluster", "standalone"])
+def spark(request):
+    return request.getfixturevalue("standalone") if request.param == "standalone" else LocalCluster()
+
+
+@pytest.fixture
+def driver(spark, tmp_path):
+    driver = Driver(spark.url, tmp_path)
+    yield driver
+    driver.kill_rest()
+
+
+def victim_of(kind, slot):
+    """The process that carries this slot: executor -> daemon -> worker -> ... -> slot; the daemon forks workers."""
+    line = [slot, *ancestors(slot)]
+    daemon = max(index for index, pid in enumerate(line) if "pyspark.daemon" in command_line(pid))
+    return {"slot": slot, "worker": line[daemon - 1], "executor": line[daemon + 1]}[kind]
+
+
+REASON_OF_LOSS = {"slot": "SIGKILL", "worker": "its supervisor on ", "executor": "its supervisor on "}
+
+
+@pytest.mark.parametrize(
+    "victim, end", [("slot", signal.SIGINT), ("worker", signal.SIGTERM), ("executor", signal.SIGKILL)]
+)
+def test_a_killed_process_costs_one_job_and_a_killed_driver_leaves_nothing(driver, spark, victim, end):
+    application = driver.hear("application")
+    assert driver.hear("sum") == SUM
+    slots = driver.hear("slots")
+    assert len(set(slots)) == 2
+    killed = victim_of(victim, slots[0])
+    os.kill(killed, signal.SIGKILL)
+    error = driver.hear("error")
+    assert error.startswith("lost slot ") and REASON_OF_LOSS[victim] in error, error
+    assert driver.hear("sum") == SUM, "the next job of the session"
+    assert not {killed, *slots} & marked(driver.mark).keys()
+
+    slots = driver.hear("slots")
+    processes = marked(driver.mark)
+    places = listening_sockets(processes)
+    assert set(slots) < processes.keys() and still_listening(places) == places
+    driver.process.send_signal(end)
+    assert driver.process.wait(30) == -end
+    wait_until(lambda: not marked(driver.mark), "the end of all processes")
+    wait_until(lambda: not still_listening(places), "the end of all sockets")
+    wait_until(lambda: application not in spark.applications(), "the end of the application")
+    wait_until(lambda: not os.listdir(driver.temporary), f"an empty {driver.temporary}")
+    # A JVM that is killed leaves its own folders there.
+    assert not list(driver.temporary_of_executors.rglob("*flinkish*"))
+    executor_logs = spark.executor_logs(application)
+    if end == signal.SIGINT:
+        assert "KeyboardInterrupt" in driver.errors()
+    else:
+        assert "supervisor ends task=0 reason='lost the JobManager: " in executor_logs
+    assert "closed in order" in executor_logs, "user functions"

@@ -1,0 +1,158 @@
+"""Slots in a Spark that this process reaches by Spark Connect only: its server is another process."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flinkish.datastream import StreamExecutionEnvironment
+from flinkish.errors import ConnectionLostError, NotEnoughSlotsError
+from flinkish.shell.job_manager import JobManager
+from spark_plugin.session_cluster import SessionCluster
+
+#: A busy machine takes long to start Spark.
+PATIENT = {"slot.request.timeout": "180 s"}
+START_TIMEOUT_S = 180
+
+
+class ConnectProgram:
+    """``connect_program.py`` in a process of its own, for ``with``."""
+
+    def __init__(self, folder):
+        self.log = Path(folder) / "program.log"
+
+    def __enter__(self):
+        program = Path(__file__).with_name("connect_program.py")
+        checkout = program.parent.parent.parent
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, program],
+                env={**os.environ, "PYTHONPATH": str(checkout)},
+                cwd=self.log.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+            )  # fmt: skip
+        try:
+            self.found = self._line()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _line(self):
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            assert selector.select(START_TIMEOUT_S), self.log.read_text()
+        line = self.process.stdout.readline()
+        assert line, self.log.read_text()
+        return json.loads(line)
+
+    def __exit__(self, *exc_info):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        try:
+            self.process.wait(60)
+        finally:
+            self.process.kill()
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    with ConnectProgram(tmp_path_factory.mktemp("connect")) as program:
+        yield program
+
+
+@pytest.fixture(scope="module")
+def spark(program):
+    """A session of this process.  Made without ``SparkSession.builder`` of pyspark.sql, which would make
+    every later session of the process one of Spark Connect."""
+    from pyspark.sql.connect.session import SparkSession
+
+    spark = SparkSession.builder.remote(program.found["url"]).create()
+    yield spark
+    # Whatever the tests have left would hold a core.
+    rows = spark.range(0, 4, 1, 4).mapInArrow(_all_four_together, "id long", barrier=True).collect()
+    assert len(rows) == 4
+    spark.stop()
+
+
+def _all_four_together(batches):
+    from pyspark import BarrierTaskContext
+
+    BarrierTaskContext.get().barrier()
+    yield from batches
+
+
+def count_words(env):
+    words = ["to", "be", "or", "not", "to", "be"] * 50
+    pairs = env.from_collection(words).map(lambda word: (word, 1))
+    with pairs.key_by(lambda pair: pair[0]).reduce(lambda a, b: (a[0], a[1] + b[1])).execute_and_collect() as results:
+        return dict(results)
+
+
+def test_the_session_of_a_program_on_a_local_connect_carries_slots(program):
+    assert program.found["session"].startswith("pyspark.sql.connect")
+    assert (program.found["sum"], program.found["slots"]) == (500_500, 2)
+
+
+def test_a_session_cluster_on_a_connect_server_runs_jobs_beside_dataframes(spark):
+    frame = spark.range(0, 100, 1, 2).selectExpr("id", "id * 2 AS twice")
+    with SessionCluster(spark, slots=2, configuration=PATIENT) as cluster:
+        env = cluster.get_execution_environment()
+        assert count_words(env) == {"to": 100, "be": 100, "or": 50, "not": 50}
+        pids = {slot["pid"] for slot in cluster.describe()["slots"]}
+        assert spark.range(1_000).selectExpr("sum(id)").first()[0] == 499_500
+        with env.from_dataframe(frame).map(lambda row: row.twice).execute_and_collect() as results:
+            assert sorted(results) == [2 * number for number in range(100)]
+        assert len(pids) == 2
+
+
+def test_independent_mode_runs_on_a_connect_server(spark):
+    configuration = {**PATIENT, "flinkish.launch-mode": "independent"}
+    env = StreamExecutionEnvironment.get_execution_environment(configuration, spark=spark)
+    env.set_parallelism(2)
+    assert count_words(env)["to"] == 100
+
+
+def test_more_slots_than_the_server_has_are_refused_at_once(spark):
+    env = StreamExecutionEnvironment.get_execution_environment(spark=spark)
+    env.set_parallelism(5)
+    env.from_sequence(1, 10).print()
+    with pytest.raises(NotEnoughSlotsError, match="needs 5 slots, the cluster has 4"):
+        env.execute()
+
+
+@pytest.mark.parametrize("mode", ["barrier", "independent"])
+def test_executors_that_cannot_reach_the_client_fail_the_job_with_the_addresses_that_they_tried(
+    spark, monkeypatch, mode
+):
+    monkeypatch.setattr(JobManager, "connect_timeout_ms", 1_000)
+    # The client listens on 127.0.0.1, so nobody answers there.
+    configuration = {**PATIENT, "jobmanager.rpc.address": "127.0.0.2", "flinkish.launch-mode": mode}
+    env = StreamExecutionEnvironment.get_execution_environment(configuration, spark=spark)
+    env.from_sequence(1, 10).print()
+    with pytest.raises(ConnectionLostError) as caught:
+        env.execute()
+    error = caught.value
+    assert error.what == "executors could not reach the JobManager"
+    assert error.where.startswith(f"Spark Connect session {spark.session_id}")
+    assert "tried for 1000 ms: 127.0.0.2:" in error.why and "refused" in error.why
+    assert "jobmanager.rpc.address" in error.do and "dedicated access mode" in error.do
+
+
+def test_slots_that_wait_for_cores_are_interrupted_when_their_job_is_given_up(spark):
+    with SessionCluster(spark, slots=3, configuration=PATIENT) as cluster:
+        assert count_words(cluster.get_execution_environment({"parallelism.default": "1"}))["or"] == 50
+        beside = StreamExecutionEnvironment.get_execution_environment({"slot.request.timeout": "3 s"}, spark=spark)
+        beside.set_parallelism(2)
+        beside.from_sequence(1, 10).print()
+        started_s = time.monotonic()
+        with pytest.raises(NotEnoughSlotsError) as caught:
+            beside.execute()
+        assert "2 Spark tasks must start together" in caught.value.why
+        assert time.monotonic() - started_s < 60
