@@ -10,11 +10,16 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.integration.spark_servers import FAST_START
+
 # The same examples on each run, so that a failure is the change's.  New ones are looked for with
 # `HYPOTHESIS_PROFILE=search pytest tests/property`, which prints how to reproduce what it finds.
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("search", max_examples=3_000, print_blob=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+# Drivers that tests start, in their own process and in others.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", FAST_START)
 
 
 def pytest_collection_modifyitems(config, items):

@@ -220,13 +220,11 @@ class _SocketReader(SourceReader[str, _SocketSplit]):
 
 
 class SocketTextSink(Sink[Any]):
-    """Sends each record as a line to ``host:port``.
+    """Sends each record as a line to ``host:port``; each subtask over a connection of its own.
 
     Args:
         encoder: makes text or bytes of a record; the line end is added.
     """
-
-    fixed_parallelism = 1
 
     def __init__(
         self, host: str, port: int, encoder: Callable[[Any], Any] = str, line_end: str = "\n"

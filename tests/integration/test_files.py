@@ -188,7 +188,7 @@ def test_lines_from_a_socket_to_a_socket(env):
             thread.start()
         env.socket_text_stream("127.0.0.1", inputs.getsockname()[1]).map(str.upper).sink_to(
             SocketTextSink("127.0.0.1", outputs.getsockname()[1])
-        )
+        ).set_parallelism(1)
         env.execute()
         for thread in threads:
             thread.join(10)
