@@ -169,6 +169,12 @@ class OutputChannel(abc.ABC):
         return not (self.values or self.queue or self.columns)
 
     @property
+    def receiver_waits(self) -> bool:
+        """Whether the receiver has, as far as credits tell, taken what was sent (it returns them in
+        halves of the window)."""
+        return 2 * self.ledger.held < self.ledger.window
+
+    @property
     def waits_for_socket(self) -> bool:
         """Whether only the connection holds this channel back."""
         return self.ledger.available > 0 and not self._event_may_pass()

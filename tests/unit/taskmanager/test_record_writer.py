@@ -269,16 +269,28 @@ def test_a_few_large_records_fill_a_channel_also_before_the_first_frame_has_been
 
 
 def test_a_busy_task_flushes_when_the_buffer_timeout_has_passed(make):
-    for timeout, flushed_at in ((100, 300), (0, 200), (-1, None)):
-        writer, receivers = make(PARTITIONERS["forward"], channels=1, timeout=timeout)
-        writer.pump_busy(150)
+    for timeout, flushed_at in ((100, 200), (0, 150), (-1, None)):
+        writer, receivers = make(PARTITIONERS["forward"], channels=1, timeout=timeout, credits=2)
+        writer.pump_busy(100)
+        writer.emit("sent, and not taken yet", None)
+        writer.pump(flush=True)
         writer.emit("x", None)
         times = []
-        for now_ms in (200, 249, 300, 1000):
+        for now_ms in (150, 199, 200, 1000):
             writer.pump_busy(now_ms)
-            if receivers[0].values() and not times:
+            if "x" in receivers[0].values() and not times:
                 times.append(now_ms)
         assert times == ([flushed_at] if flushed_at else []), timeout
+
+
+def test_a_busy_task_does_not_let_a_receiver_wait_that_has_taken_all(make):
+    writer, receivers = make(PARTITIONERS["forward"], channels=1, credits=2)
+    writer.pump_busy(100)
+    writer.emit("x", None)
+    writer.pump_busy(101)
+    assert receivers[0].values() == []  # not for each turn, a frame costs 50 us
+    writer.pump_busy(102)
+    assert receivers[0].values() == ["x"]
 
 
 def test_an_unknown_partitioner_is_refused(make):
