@@ -212,7 +212,7 @@ def _split_setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise InvalidJobError(
-            f"could not use -D {text}", where="the command line", why="it is no KEY=VALUE",
+            f'could not use the setting "{text}"', where="the command line (-D or --conf)", why="it is no KEY=VALUE",
             do="write for example -D parallelism.default=2",
         )
     return key.strip(), value.strip()

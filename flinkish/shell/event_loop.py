@@ -170,6 +170,10 @@ class EventLoop:
             self.run_once(left_ms)
         return True
 
+    def descriptors(self) -> set[int]:
+        """All that are registered, and the loop's own."""
+        return {fd for fd in (*self._entries, self._poller.fileno()) if fd >= 0}
+
     def close(self) -> None:
         """Release the loop's own descriptors; those of others stay theirs."""
         if not self._closed:
@@ -291,6 +295,9 @@ class _EpollPoller:
             for fd, mask in self._epoll.poll(timeout)
         ]
 
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
     def close(self) -> None:
         self._epoll.close()
 
@@ -326,6 +333,10 @@ class _SelectorsPoller:
             (key.fd, bool(mask & selectors.EVENT_READ), bool(mask & selectors.EVENT_WRITE))
             for key, mask in self._selector.select(timeout)
         ]
+
+    def fileno(self) -> int:
+        # Those of select and poll have none.
+        return self._selector.fileno() if hasattr(self._selector, "fileno") else -1
 
     def close(self) -> None:
         self._selector.close()

@@ -6,7 +6,8 @@ pages of what was imported.  `ForkServer` is the supervisor's side, `serve` the 
 
 The way of death is a chain: a slot is killed by the kernel when the server ends, the server when the
 supervisor's thread ends.  Where the kernel cannot do that, closed pipes must.  A server that is told to
-end kills its slots and waits for them.  Only it signals them: as their parent it knows which pid is still theirs.
+end kills its slots and waits for them.  Processes that user code started and left go with their slot:
+the server adopts them then and kills them, unless they are daemons with a session of their own.  Only it signals them: as their parent it knows which pid is still theirs.
 
 On the socket, after the line of `_BOOTSTRAP`::
 
@@ -31,7 +32,13 @@ import warnings
 from typing import Callable, NoReturn, Optional, Sequence
 
 from flinkish.shell.event_loop import EventLoop
-from flinkish.shell.process import EXIT_INTERNAL_ERROR, EXIT_PARENT_LOST, die_with_parent
+from flinkish.shell.process import (
+    EXIT_INTERNAL_ERROR,
+    EXIT_PARENT_LOST,
+    adopt_orphans,
+    children_in_own_session,
+    die_with_parent,
+)
 
 log = logging.getLogger(__name__)
 
@@ -193,6 +200,7 @@ class _Server:
     def __init__(self, control: socket.socket):
         self._control = control
         self._slots: set[int] = set()
+        adopt_orphans()
         self._wake, wakes = os.pipe()
         for end in (self._wake, wakes):
             os.set_blocking(end, False)
@@ -211,11 +219,21 @@ class _Server:
                 self._serve_one()
 
     def _reap(self) -> None:
-        for pid in sorted(self._slots):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            if pid in self._slots:
                 self._slots.remove(pid)
+                self._kill_orphans()
                 self._tell(_ENDED, pid, status)
+
+    def _kill_orphans(self) -> None:
+        for pid in children_in_own_session() - self._slots:
+            os.kill(pid, signal.SIGKILL)
 
     def _serve_one(self) -> None:
         message, descriptors, _, _ = socket.recv_fds(self._control, _MESSAGE.size, _DESCRIPTORS)
@@ -276,6 +294,7 @@ class _Server:
             os.kill(pid, signal.SIGKILL)
         for pid in self._slots:
             os.waitpid(pid, 0)
+        self._kill_orphans()
         os._exit(0)
 
     def _tell(self, kind: int, first: int, second: int) -> None:

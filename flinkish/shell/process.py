@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import glob
 import mmap
 import os
 import re
@@ -39,6 +41,7 @@ _EXIT_TEXTS = {
 }
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,25 @@ def die_with_parent() -> bool:
         return False
     libc = ctypes.CDLL(None, use_errno=True)
     return libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what descendants leave behind (Linux; elsewhere nothing happens)."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def children_in_own_session() -> set[int]:
+    """Children of this process that have not gone into a session of their own, as daemons do."""
+    found = set()
+    for path in glob.glob("/proc/self/task/*/children"):
+        with open(path, encoding="ascii") as file:
+            pids = [int(pid) for pid in file.read().split()]
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                if os.getsid(pid) == os.getsid(0):
+                    found.add(pid)
+    return found
 
 
 def is_stopped(pid: int) -> bool:

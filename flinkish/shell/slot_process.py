@@ -26,6 +26,7 @@ import pickle
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from typing import Any, Optional
@@ -64,6 +65,7 @@ from flinkish.shell.process import (
     EXIT_TERMINATED,
     ProgressPage,
     SlotBlob,
+    die_with_parent,
     host_identity,
 )
 from flinkish.taskmanager import wire
@@ -112,6 +114,7 @@ class SlotProcess:
         self._look = True  # the next round asks all sources
         self._collected_ns = time.monotonic_ns()
         self._ending = False
+        self._forks_on_main = True
 
     # ---- life -----------------------------------------------------------------------------------
 
@@ -120,6 +123,7 @@ class SlotProcess:
         loop = self.loop
         signal.signal(signal.SIGTERM, self._on_terminate)
         signal.signal(signal.SIGUSR2, interrupt_user_code)
+        os.register_at_fork(before=self._before_fork, after_in_child=self._in_forked_child)
         loop.register(self._parent_pipe, "r", self._on_parent_pipe)
         try:
             if self._register():
@@ -266,6 +270,23 @@ class SlotProcess:
         self._report_failure(_internal(error, text, f"slot {self.slot_id}"), None)
         if self.exit_code is None or self.exit_code == EXIT_RELEASED:
             self.exit_code = EXIT_INTERNAL_ERROR
+
+    def _before_fork(self) -> None:
+        self._forks_on_main = threading.current_thread() is threading.main_thread()
+
+    def _in_forked_child(self) -> None:
+        """User code has forked (multiprocessing does): the child has none of the slot's duties."""
+        for signum in (signal.SIGTERM, signal.SIGUSR2):
+            signal.signal(signum, signal.SIG_DFL)
+        if hasattr(faulthandler, "unregister"):
+            faulthandler.unregister(signal.SIGUSR1)
+        if self._forks_on_main:  # the kernel's signal would follow the end of another thread
+            die_with_parent()
+        # The numbers stay taken: objects that the child has inherited would close them.
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in self.loop.descriptors() - self._watched:
+            os.dup2(null, descriptor, inheritable=False)
+        os.close(null)
 
     def _on_terminate(self, signum: int, frame: Any) -> None:
         # A handler does not end the wait of the loop; a call does.

@@ -2,7 +2,12 @@
 
 import asyncio
 import collections
+import concurrent.futures
 import dataclasses
+import multiprocessing
+import os
+import signal
+import subprocess
 import threading
 from decimal import Decimal
 from typing import NamedTuple
@@ -26,6 +31,7 @@ from flinkish.connectors.spi import (
 from flinkish.datastream.functions import CoProcessFunction, MapFunction, ProcessFunction
 from flinkish.datastream.output_tag import OutputTag
 from flinkish.errors import UserFunctionError
+from tests.integration.spark_servers import wait_until
 
 
 CLUSTER = {"slots": 3}
@@ -289,3 +295,32 @@ def test_a_gauge_with_a_strange_value_does_not_end_the_job(env):
     shown = [value for task in client.get_metrics().values() for name, value in task.items() if "lock" in name]
     assert shown and all("lock object" in value for value in shown)
     client.cancel().result()
+
+
+class StartsProcesses(MapFunction):
+    """Uses processes in every way, and cleans up after none but the pool."""
+
+    def open(self, runtime_context):
+        self.executor = concurrent.futures.ProcessPoolExecutor(1)
+
+    def map(self, value):
+        with multiprocessing.Pool(2) as pool:  # ends its workers by SIGTERM
+            doubled = sum(pool.map(abs, [value, -value]))
+        worker = self.executor.submit(os.getpid).result()
+        program = subprocess.Popen(["sleep", "600"])
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+        return doubled, [worker, program.pid, child]
+
+
+def test_processes_of_user_code_obey_while_the_job_runs_and_end_with_their_slot(cluster, collect):
+    env = cluster.get_execution_environment()
+    env.set_parallelism(1)
+    (doubled, pids), *_ = collect(env.from_collection([21]).map(StartsProcesses()))
+    assert doubled == 42
+    wait_until(lambda: not any(map(is_alive, pids)), "the end of processes that user code left behind")
+
+
+def is_alive(pid):
+    return os.path.exists(f"/proc/{pid}")

@@ -112,7 +112,14 @@ class FileSink(Sink[Any]):
                 do="name another folder, or set overwrite=True to replace what is there (--overwrite of flinkish "
                 "demo and jobs/flight_delays.py)",
             )
-        system.create_dir(path, recursive=True)
+        try:
+            system.create_dir(path, recursive=True)
+        except OSError as error:
+            raise InvalidJobError(
+                f"could not make the folder {self.uri}",
+                why=f"{type(error).__name__}: {error}",
+                do="name a folder that can be made and written",
+            ) from error
 
     def create_writer(self, context: WriterInitContext) -> SinkWriter[Any]:
         return _FileWriter(self, context)
