@@ -30,7 +30,7 @@ class LocalCluster:
         return text
 
 
-@pytest.fixture(params=["local-cluster", "standalone"])
+@pytest.fixture
 def spark(request):
     return request.getfixturevalue("standalone") if request.param == "standalone" else LocalCluster()
 
@@ -53,7 +53,16 @@ REASON_OF_LOSS = {"slot": "SIGKILL", "worker": "its supervisor on ", "executor":
 
 
 @pytest.mark.parametrize(
-    "victim, end", [("slot", signal.SIGINT), ("worker", signal.SIGTERM), ("executor", signal.SIGKILL)]
+    "spark, victim, end",
+    [
+        ("local-cluster", "slot", signal.SIGINT),
+        pytest.param("local-cluster", "worker", signal.SIGTERM, marks=pytest.mark.soak),
+        ("local-cluster", "executor", signal.SIGKILL),
+        pytest.param("standalone", "slot", signal.SIGINT, marks=pytest.mark.soak),
+        ("standalone", "worker", signal.SIGTERM),
+        ("standalone", "executor", signal.SIGKILL),
+    ],
+    indirect=["spark"],
 )
 def test_a_killed_process_costs_one_job_and_a_killed_driver_leaves_nothing(driver, spark, victim, end):
     application = driver.hear("application")
