@@ -60,7 +60,7 @@ REASON_OF_LOSS = {"slot": "SIGKILL", "worker": "its supervisor on ", "executor":
         ("local-cluster", "executor", signal.SIGKILL),
         pytest.param("standalone", "slot", signal.SIGINT, marks=pytest.mark.soak),
         ("standalone", "worker", signal.SIGTERM),
-        ("standalone", "executor", signal.SIGKILL),
+        pytest.param("standalone", "executor", signal.SIGKILL, marks=pytest.mark.soak),
     ],
     indirect=["spark"],
 )
