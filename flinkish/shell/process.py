@@ -90,9 +90,11 @@ def children_in_own_session() -> set[int]:
     """Children of this process that have not gone into a session of their own, as daemons do."""
     found = set()
     for path in glob.glob("/proc/self/task/*/children"):
-        with open(path, encoding="ascii") as file:
-            pids = [int(pid) for pid in file.read().split()]
-        for pid in pids:
+        pids: list[str] = []
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+            with open(path, encoding="ascii") as file:
+                pids = file.read().split()
+        for pid in map(int, pids):
             with contextlib.suppress(ProcessLookupError):
                 if os.getsid(pid) == os.getsid(0):
                     found.add(pid)
