@@ -55,7 +55,7 @@ REASON_OF_LOSS = {"slot": "SIGKILL", "worker": "its supervisor on ", "executor":
 @pytest.mark.parametrize(
     "spark, victim, end",
     [
-        ("local-cluster", "slot", signal.SIGINT),
+        pytest.param("local-cluster", "slot", signal.SIGINT, marks=pytest.mark.soak),
         pytest.param("local-cluster", "worker", signal.SIGTERM, marks=pytest.mark.soak),
         ("local-cluster", "executor", signal.SIGKILL),
         pytest.param("standalone", "slot", signal.SIGINT, marks=pytest.mark.soak),
