@@ -32,21 +32,29 @@ def command_line(pid):
 
 
 def ancestors(pid):
-    """Parent, its parent, and so on."""
-    while pid := int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]):
+    """Parent, its parent, and so on, as far as they still run."""
+    while pid := _parent(pid):
         yield pid
+
+
+def _parent(pid):
+    """0 if there is none, or the process has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
 
 
 def descendants(root=None):
     """Processes below this one (or ``root``), zombies too."""
-    root, found = root or os.getpid(), set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if root in ancestors(folder.name):
-                found.add(int(folder.name))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
+    root = root or os.getpid()
+    return {int(folder.name) for folder in Path("/proc").glob("[0-9]*") if root in ancestors(folder.name)}
+
+
+def children():
+    """Processes that this one has started and that have not been waited for."""
+    own = os.getpid()
+    return {pid for pid in descendants() if _parent(pid) == own}
 
 
 def listening_sockets(pids):

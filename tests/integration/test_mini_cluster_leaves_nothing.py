@@ -5,6 +5,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def leftovers():
 
 
 def folders():
-    return sorted(path.name for path in Path("/tmp").glob("flinkish*"))
+    return sorted(path.name for path in Path(tempfile.gettempdir()).glob("flinkish*"))
 
 
 def nothing_is_left_since(before):

@@ -66,5 +66,5 @@ def own_processes(network, driver):
     """Of flinkish on the host "right": Spark's executor knows nothing of a cut for two minutes."""
     return [
         pid for pid, command in marked(driver.mark).items()
-        if network.host_of_process(pid) == "right" and "flinkish" in command and "java" not in command
+        if network.host_of_process(pid) == "right" and "flinkish.shell" in command
     ]  # fmt: skip
