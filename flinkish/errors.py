@@ -6,6 +6,7 @@
     │   │   ├── UnpicklableFunctionError   a function captures what cannot travel
     │   │   └── ConfigurationError         an option has a value that cannot be used
     │   ├── UnstableKeyError         a key has no encoding that is the same in each process
+    │   ├── StateMigrationError      saved state does not fit what the program declares now
     │   └── UserFunctionError        user code raised; carries its traceback, operator and record
     ├── ExternalError                the machine, the cluster or a service is at fault
     │   ├── ResourceError            slots, Java, memory, ports
@@ -13,6 +14,9 @@
     │   │   ├── JavaNotFoundError
     │   │   └── UnsupportedSparkError
     │   ├── SlotLostError            a slot process or its host is gone
+    │   ├── CheckpointFailedError    a checkpoint or savepoint did not complete
+    │   ├── CheckpointStorageError   files of checkpoints cannot be written or read
+    │   │   └── CorruptSnapshotError     a file is cut off or damaged
     │   └── ConnectionLostError      a peer went away or did not answer in time
     │       └── AuthenticationError  a peer did not prove the job's secret
     ├── InternalError                flinkish broke one of its own rules
@@ -90,6 +94,11 @@ class UnstableKeyError(UserError):
     cannot choose a subtask."""
 
 
+class StateMigrationError(UserError):
+    """State was saved in a form that the classes and types of the program cannot take (Flink's
+    StateMigrationException)."""
+
+
 class UserFunctionError(UserError):
     """User code raised.
 
@@ -130,6 +139,26 @@ class UnsupportedSparkError(ResourceError):
 
 class SlotLostError(ExternalError):
     """A slot process, its supervisor or its host is gone."""
+
+
+class CheckpointStorageError(ExternalError):
+    """The storage of checkpoints refused or failed to write, read or delete."""
+
+
+class CorruptSnapshotError(CheckpointStorageError):
+    """A file of a checkpoint is cut off, damaged, or of a newer version; reading it again will not help."""
+
+    retryable = False
+
+
+class CheckpointFailedError(ExternalError):
+    """A checkpoint or savepoint did not complete.
+
+    Fields:
+        checkpoint_id: of the checkpoint, where it had begun.
+        reason: name of a ``messages.checkpoints.CheckpointFailureReason``, where there is one.
+        location: of a savepoint that is complete although what was asked for has failed.
+    """
 
 
 class ConnectionLostError(ExternalError):

@@ -400,6 +400,40 @@ RESTART_FAILURE_RATE_INTERVAL = _option_for_later(
 RESTART_FAILURE_RATE_DELAY = _option_for_later(
     "restart-strategy.failure-rate.delay", "duration", 1_000, "Pause before a restart.", minimum=0
 )
+RESTART_EXPONENTIAL_INITIAL = _option_for_later(
+    "restart-strategy.exponential-delay.initial-backoff", "duration", 1_000, "The first pause.", minimum=1
+)
+RESTART_EXPONENTIAL_MAX = _option_for_later(
+    "restart-strategy.exponential-delay.max-backoff", "duration", 60_000, "The longest pause.", minimum=1
+)
+RESTART_EXPONENTIAL_MULTIPLIER = _option_for_later(
+    "restart-strategy.exponential-delay.backoff-multiplier",
+    "float",
+    1.5,
+    "How much longer each pause is than the one before; above 1.",
+    minimum=1,
+)
+RESTART_EXPONENTIAL_RESET = _option_for_later(
+    "restart-strategy.exponential-delay.reset-backoff-threshold",
+    "duration",
+    3_600_000,
+    "Time without a failure after which the pause is the first one again.",
+    minimum=1,
+)
+RESTART_EXPONENTIAL_JITTER = _option_for_later(
+    "restart-strategy.exponential-delay.jitter-factor",
+    "float",
+    0.1,
+    "Part of the pause that is added or taken away by chance, so that jobs do not all start at once.",
+    minimum=0,
+)
+RESTART_EXPONENTIAL_ATTEMPTS = _option_for_later(
+    "restart-strategy.exponential-delay.attempts-before-reset-backoff",
+    "int",
+    2**31 - 1,
+    "Restarts before the job fails, counted from 0 again when the pause is.",
+    minimum=0,
+)
 LATENCY_INTERVAL = _option_for_later(
     "metrics.latency.interval",
     "duration",

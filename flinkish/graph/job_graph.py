@@ -23,6 +23,7 @@ class ChainedOperator:
     key_selectors: tuple[Optional[Callable[[Any], Any]], ...] = ()
     key_type: Any = None
     output_type: Any = None
+    uid: Optional[str] = None
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,7 @@ def _chained_operator(node: StreamNode) -> ChainedOperator:
         key_selectors=node.key_selectors,
         key_type=node.key_type,
         output_type=node.output_type,
+        uid=node.uid,
     )
 
 

@@ -9,9 +9,15 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Optional, Union
+from typing import Any, Mapping, Optional, Union
 
 from flinkish.errors import FlinkishError
+from flinkish.messages.checkpoints import (
+    AcknowledgeCheckpoint,
+    CheckpointCommit,
+    CompletedCheckpoint,
+    SnapshotKind,
+)
 from flinkish.messages.control import (
     MetricsReport,
     OperatorEvent,
@@ -19,7 +25,7 @@ from flinkish.messages.control import (
     RegisterSupervisor,
     SupervisorHeartbeat,
 )
-from flinkish.messages.deployment import SlotAddress
+from flinkish.messages.deployment import ExecutionAttemptID, SlotAddress
 
 # ---- events -------------------------------------------------------------------------------------
 
@@ -377,6 +383,193 @@ class SendToSlot:
     message: Any
 
 
+# ---- checkpoints: between JobMaster, CheckpointCoordinator and shell -------------------------------
+#
+# Further events of the CheckpointCoordinator are the messages AcknowledgeCheckpoint, DeclineCheckpoint and EndOfData.
+
+
+@dataclass(frozen=True)
+class TasksRunning:
+    """JobMaster: every task of the job is RUNNING or has FINISHED.  ``executions``: all of them, with those
+    that a restart of a region has left alone; ``finished``: of these, which have ended."""
+
+    attempt: int
+    executions: tuple[ExecutionAttemptID, ...]
+    finished: frozenset[ExecutionAttemptID] = frozenset()
+
+
+@dataclass(frozen=True)
+class TaskFinished:
+    """JobMaster: this task has FINISHED."""
+
+    execution: ExecutionAttemptID
+
+
+@dataclass(frozen=True)
+class TasksStopped:
+    """JobMaster: these tasks have failed or are being cancelled, and will not go on."""
+
+    executions: frozenset[ExecutionAttemptID]
+
+
+@dataclass(frozen=True)
+class Recover:
+    """JobMaster: the tasks to restart have all ended, or none has started yet; from which checkpoint do they
+    go on?  Answered by RestoreFrom or FailJob."""
+
+
+@dataclass(frozen=True)
+class SnapshotRequested:
+    """A checkpoint or savepoint for a user, or for rescaling.  Answered once, by SnapshotResult.
+
+    ``directory``: where a savepoint's folder is made; None: the configured one."""
+
+    request_id: int
+    kind: SnapshotKind
+    directory: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class CoordinatorSnapshotted:
+    """The coordinator of this operator has taken its snapshot; ``error``: it could not."""
+
+    checkpoint_id: int
+    operator_id: str
+    state: Optional[bytes] = None
+    error: Optional[FlinkishError] = None
+
+
+@dataclass(frozen=True)
+class MetadataStored:
+    """The answer to StoreMetadata.  ``error`` None: it is durable; else it may be there or not, and the
+    DiscardCheckpoint that follows sees to it that it is not."""
+
+    checkpoint_id: int
+    error: Optional[FlinkishError] = None
+
+
+@dataclass(frozen=True)
+class CheckpointCommitted:
+    """The answer to CommitCheckpoint.  ``error`` None: all of it is published."""
+
+    run_id: str
+    checkpoint_id: int
+    error: Optional[FlinkishError] = None
+
+
+@dataclass(frozen=True)
+class JobEnding:
+    """JobMaster: the job is about to have this status (the name of a terminal JobStatus)."""
+
+    status: str
+
+
+@dataclass(frozen=True)
+class SnapshotCoordinators:
+    """Snapshot the coordinators of these operators.  What they send to tasks from their snapshot on is held
+    until ReleaseCoordinators."""
+
+    job_id: str
+    checkpoint_id: int
+    operator_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ReleaseCoordinators:
+    """What the coordinators have sent since their snapshot goes out now, behind the TriggerCheckpoints
+    before it."""
+
+    job_id: str
+    checkpoint_id: int
+
+
+@dataclass(frozen=True)
+class NotifyCoordinators:
+    """The checkpoint is complete, or has been given up."""
+
+    job_id: str
+    checkpoint_id: int
+    complete: bool
+
+
+@dataclass(frozen=True)
+class SendToExecution:
+    """CheckpointCoordinator to JobMaster: a message to the slot of its ``execution``."""
+
+    message: Any
+
+
+@dataclass(frozen=True)
+class SendToAllTasks:
+    """CheckpointCoordinator to JobMaster: a message to every slot with tasks that have not ended."""
+
+    message: Any
+
+
+@dataclass(frozen=True)
+class StoreMetadata:
+    """Write the metadata of this checkpoint: atomically and last, it makes the checkpoint complete."""
+
+    checkpoint: CompletedCheckpoint
+
+
+@dataclass(frozen=True)
+class CommitCheckpoint:
+    """Have committers publish this.  The next one comes when this one has been answered."""
+
+    commit: CheckpointCommit
+
+
+@dataclass(frozen=True)
+class AbortCommittables:
+    """Have committers remove what no checkpoint will publish, by operator id; after every
+    DiscardCheckpoint before this has been carried out, for a checkpoint that is still there would publish it."""
+
+    job_id: str
+    committables: Mapping[str, tuple[bytes, ...]]
+
+
+@dataclass(frozen=True)
+class DiscardCheckpoint:
+    """Remove the folder of a checkpoint, or at its end that of the job, with all that is in it, metadata
+    first; after a StoreMetadata before this has ended, however it ended."""
+
+    job_id: str
+    location: str
+
+
+@dataclass(frozen=True)
+class DiscardFiles:
+    """Remove these files, URIs."""
+
+    job_id: str
+    uris: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SnapshotResult:
+    """To who sent the SnapshotRequested: ``location`` of the complete snapshot, or ``error``."""
+
+    request_id: int
+    location: Optional[str] = None
+    error: Optional[FlinkishError] = None
+
+
+@dataclass(frozen=True)
+class FailJob:
+    """CheckpointCoordinator to JobMaster: as if a task had failed.  The last effect of its step."""
+
+    error: FlinkishError
+
+
+@dataclass(frozen=True)
+class RestoreFrom:
+    """CheckpointCoordinator to JobMaster, the answer to Recover: all that this checkpoint publishes is
+    published.  None: there is none, begin anew."""
+
+    checkpoint: Optional[CompletedCheckpoint]
+
+
 class Story:
     """The last events that a core has seen, for the error when something fails.
 
@@ -395,6 +588,12 @@ class Story:
                 return
             if isinstance(message, OperatorEvent):
                 event = f"OperatorEvent({message.execution}, {type(message.payload).__name__})"
+            elif isinstance(message, AcknowledgeCheckpoint):
+                event = f"AcknowledgeCheckpoint({message.execution}, {message.checkpoint_id})"
+        elif isinstance(event, AcknowledgeCheckpoint):
+            event = f"AcknowledgeCheckpoint({event.execution}, {event.checkpoint_id})"
+        elif isinstance(event, CoordinatorSnapshotted) and event.error is None:
+            event = f"CoordinatorSnapshotted({event.checkpoint_id}, {event.operator_id})"
         elif isinstance(event, CoordinatorSaid):
             event = f"CoordinatorSaid({event.operator_id}, {event.subtask}, {type(event.payload).__name__})"
         self._entries.append((now_ms, event))

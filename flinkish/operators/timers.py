@@ -20,7 +20,12 @@ from heapq import heappop, heappush
 from typing import Any, Callable, Iterator, Optional
 
 from flinkish.datastream.timerservice import TimerService
+from flinkish.messages.checkpoints import KeyGroupRange
 from flinkish.messages.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
+from flinkish.state.keyed_snapshot import KeyedSnapshotReader, StateEntries, StateKind, StateMeta
+
+_EVENT_TIMERS = StateMeta("_timer_state/event-time", StateKind.TIMERS)
+_PROCESSING_TIMERS = StateMeta("_timer_state/processing-time", StateKind.TIMERS)
 
 
 class TimerQueue:
@@ -123,6 +128,16 @@ class TimerQueue:
             for key in self._buckets[timestamp]:
                 yield timestamp, key
 
+    def snapshot(self) -> tuple[list[Any], list[int]]:
+        """Keys and times of all, in the order in which they would fire."""
+        keys: list[Any] = []
+        times: list[int] = []
+        for timestamp in sorted(self._buckets):
+            bucket = self._buckets[timestamp]
+            keys += bucket
+            times += [timestamp] * len(bucket)
+        return keys, times
+
     def check(self) -> None:
         """Assert the invariants."""
         assert sorted(self._heap) == sorted(self._buckets)
@@ -146,6 +161,22 @@ class KeyedTimerService(TimerService):
         self.event_time = TimerQueue()
         self.processing_time = TimerQueue()
         self.watermark = MIN_WATERMARK_MS
+
+    def snapshot_states(self) -> Iterator[StateEntries]:
+        """Timers as states of a keyed snapshot, beside those of the backend."""
+        for meta, queue in ((_EVENT_TIMERS, self.event_time), (_PROCESSING_TIMERS, self.processing_time)):
+            keys, times = queue.snapshot()
+            yield StateEntries(meta, keys, times)
+
+    def restore(self, reader: KeyedSnapshotReader, key_groups: Optional[KeyGroupRange] = None) -> None:
+        """Register the timers of ``key_groups`` (default: all of the file) from one handle.
+
+        Timers of one time fire in the order of registration for each key group; between key groups no
+        order is kept, as in Flink."""
+        for meta, queue in ((_EVENT_TIMERS, self.event_time), (_PROCESSING_TIMERS, self.processing_time)):
+            for block in reader.read(meta.name, key_groups):
+                for key, timestamp in zip(block.keys, block.values):
+                    queue.register(timestamp, key)
 
     def current_processing_time(self) -> int:
         return self._now_ms()

@@ -11,11 +11,14 @@ whether it is kept without ``update`` is up to the backend, and users must not r
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Iterator, Mapping
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
 
 from flinkish.datastream import state as api
 from flinkish.datastream.functions import KeyedStateStore
-from flinkish.errors import InvalidJobError
+from flinkish.errors import InternalError, InvalidJobError
+from flinkish.messages.checkpoints import KeyGroupRange
+from flinkish.state.keyed_snapshot import EntryBlock, KeyedSnapshotReader, StateEntries, StateKind, StateMeta
+from flinkish.state.serializers import DeclaredType, row_adapter, state_refusal
 
 _MISSING = object()
 
@@ -24,15 +27,20 @@ class HeapKeyedStateBackend:
     """All keyed state of one operator in one subtask.
 
     ``current_key`` is set by the operator; reading it outside of a record or timer gives None.
+
+    Order: made -> `restore` (once for each handle) -> states are asked for, at any time.  A restored
+    state that nobody asks for stays, and is in the next snapshot again, as in Flink.
     """
 
-    __slots__ = ("current_key", "operator", "tables", "_states")
+    __slots__ = ("current_key", "operator", "tables", "_states", "_restored", "_scoped")
 
     def __init__(self, operator: str):
         self.current_key: Any = None
         self.operator = operator
         self.tables: dict[str, dict] = {}
         self._states: dict[str, tuple[Any, Any]] = {}
+        self._restored: dict[str, StateMeta] = {}
+        self._scoped: set[str] = set()  # tables whose keys are (namespace, key)
 
     def table(self, name: str) -> dict:
         """The dict of state ``name``; operators with state of their own (reduce) use it directly."""
@@ -46,6 +54,7 @@ class HeapKeyedStateBackend:
             prefix: keeps states of another scope apart, e.g. ``"window/"``.
         Raises:
             InvalidJobError: the name is used for a state of another kind, or the kind is unknown.
+            StateMigrationError: the state was restored, and was saved with another kind or type.
         """
         name = prefix + descriptor.name
         known = self._states.get(name)
@@ -58,8 +67,8 @@ class HeapKeyedStateBackend:
                     do="give each state its own name",
                 )
             return known[1]
-        for kind, make in _KINDS.items():
-            if isinstance(descriptor, kind):
+        for cls, (kind, make) in _KINDS.items():
+            if isinstance(descriptor, cls):
                 break
         else:
             raise InvalidJobError(
@@ -71,9 +80,109 @@ class HeapKeyedStateBackend:
                 where=f'operator "{self.operator}"',
                 do="clear the state by a timer",
             )
-        state = make(self.table(name), self if scope is None else scope, descriptor)
+        if scope is not None:
+            self._scoped.add(name)
+        table = self.table(name)
+        if name in self._restored:
+            self._check_restored(self._restored[name], kind, scope is not None, descriptor, table)
+        state = make(table, self if scope is None else scope, descriptor)
         self._states[name] = (descriptor, state)
         return state
+
+    # ---- snapshots ------------------------------------------------------------------------------
+
+    def snapshot_states(self) -> Iterator[StateEntries]:
+        """All tables, for `keyed_snapshot.write_keyed_snapshot`; lists are made as each comes up, so it is
+        walked while nothing changes the state (a forked child's memory never changes)."""
+        for name, table in self.tables.items():
+            meta = self._meta(name, table)
+            if isinstance(table, WindowTable):
+                keys, values, namespaces = [], [], []  # type: ignore[var-annotated]
+                for start, contents in table.items():
+                    keys += contents
+                    values += contents.values()
+                    namespaces += [start] * len(contents)
+                yield StateEntries(meta, keys, values, namespaces)
+            elif meta.namespaced:
+                yield StateEntries(
+                    meta, [key for _, key in table], list(table.values()), [namespace for namespace, _ in table]
+                )
+            else:
+                yield StateEntries(meta, list(table), list(table.values()))
+
+    def restore(self, reader: KeyedSnapshotReader, key_groups: Optional[KeyGroupRange] = None) -> None:
+        """Take over the entries of ``key_groups`` (default: all of the file) from one handle.  Timers are
+        not state of the backend (`KeyedTimerService.restore`).
+
+        Raises:
+            StateMigrationError, CorruptSnapshotError: see `KeyedSnapshotReader`.
+        """
+        for meta in reader.states.values():
+            if meta.kind is StateKind.TIMERS:
+                continue
+            table = self.table(meta.name)
+            windows = isinstance(table, WindowTable)
+            self._restored[meta.name] = meta
+            if meta.namespaced and not windows:
+                self._scoped.add(meta.name)
+            if meta.name in self._states:
+                raise InternalError(
+                    f'state "{meta.name}" was asked for before it was restored', where=f'operator "{self.operator}"'
+                )
+            if windows and not meta.namespaced:
+                raise state_refusal(
+                    self.operator, meta.name, "it has become a state of windows",
+                    f"it was saved as a {meta.kind.value} state of keys, the program keeps windows under this name",
+                    "give the operator another uid, and restore with allow_non_restored_state",
+                )  # fmt: skip
+            for block in reader.read(meta.name, key_groups):
+                _fill(table, block)
+
+    def _meta(self, name: str, table: dict) -> StateMeta:
+        known = self._states.get(name)
+        if known is None:
+            scoped = isinstance(table, WindowTable) or name in self._scoped
+            return self._restored.get(name) or StateMeta(name, StateKind.VALUE, scoped)
+        descriptor = known[0]
+        kind = next(kind for cls, (kind, _) in _KINDS.items() if isinstance(descriptor, cls))
+        declared = {role: DeclaredType.of(info) for role, info in _declared(descriptor).items()}
+        return StateMeta(
+            name, kind, name in self._scoped, {role: known for role, known in declared.items() if known is not None}
+        )
+
+    def _check_restored(
+        self, saved: StateMeta, kind: StateKind, namespaced: bool, descriptor: Any, table: dict
+    ) -> None:
+        """Compare what was saved with what is asked for now, and bring rows into their new form."""
+        name = saved.name
+        if saved.kind is not kind or saved.namespaced != namespaced:
+            raise state_refusal(
+                self.operator, name, "its kind has changed",
+                f"it was saved as a {saved.kind.value} state{_OF_WINDOWS[saved.namespaced]}, "
+                f"the program declares a {kind.value} state{_OF_WINDOWS[namespaced]}",
+                "give the new state another name", old=saved.kind.value, new=kind.value,
+            )  # fmt: skip
+        for role, info in _declared(descriptor).items():
+            new, old = DeclaredType.of(info), saved.declared.get(role)
+            if new is None or new == old:
+                continue
+            why = adapt = None
+            if old is None:
+                value = next((part for entry in table.values() for part in _parts(kind, role, entry)), None)
+                why = info.mismatch(value) and f"it was saved without a type: {info.mismatch(value)}"
+            else:
+                adapt = row_adapter(old, new) if role == "value" else None
+                why = adapt is None and f"its {role} was saved as {old.text}, the program declares {new.text}"
+            if why:
+                raise state_refusal(
+                    self.operator, name, f"its declared type {new.text} does not fit", str(why),
+                    "declare the old type, or give the new state another name; fields of a named row may be "
+                    "added, or removed, when the others keep their types",
+                    old=old and old.text, new=new.text,
+                )  # fmt: skip
+            if adapt is not None:
+                for key, entry in table.items():
+                    table[key] = _adapted(kind, adapt, entry)
 
     @property
     def num_entries(self) -> int:
@@ -270,10 +379,48 @@ class HeapAggregatingState(api.AggregatingState):
         self._table.pop(self._scope.current_key, None)
 
 
-_KINDS: dict[type, Callable] = {
-    api.ValueStateDescriptor: HeapValueState,
-    api.ListStateDescriptor: HeapListState,
-    api.MapStateDescriptor: HeapMapState,
-    api.ReducingStateDescriptor: HeapReducingState,
-    api.AggregatingStateDescriptor: HeapAggregatingState,
+_KINDS: dict[type, tuple[StateKind, Callable]] = {
+    api.ValueStateDescriptor: (StateKind.VALUE, HeapValueState),
+    api.ListStateDescriptor: (StateKind.LIST, HeapListState),
+    api.MapStateDescriptor: (StateKind.MAP, HeapMapState),
+    api.ReducingStateDescriptor: (StateKind.REDUCING, HeapReducingState),
+    api.AggregatingStateDescriptor: (StateKind.AGGREGATING, HeapAggregatingState),
 }
+
+
+_OF_WINDOWS = {False: "", True: " of windows"}
+
+
+# ---- restoring ----------------------------------------------------------------------------------
+
+
+def _fill(table: dict, block: EntryBlock) -> None:
+    if isinstance(table, WindowTable):
+        for start, key, value in zip(block.namespaces or (), block.keys, block.values):
+            contents = table.get(start)
+            if contents is None:
+                contents = table[start] = {}
+            contents[key] = value
+    elif block.namespaces is not None:
+        table.update(zip(zip(block.namespaces, block.keys), block.values))
+    else:
+        table.update(zip(block.keys, block.values))
+
+
+def _declared(descriptor: Any) -> dict[str, Any]:
+    if isinstance(descriptor, api.MapStateDescriptor):
+        return {"key": descriptor.key_type_info, "value": descriptor.value_type_info}
+    return {"value": descriptor.type_info}
+
+
+def _parts(kind: StateKind, role: str, entry: Any) -> Iterable:
+    """What the declared type speaks of: elements of a list, keys or values of a map."""
+    if kind is StateKind.MAP:
+        return entry if role == "key" else entry.values()
+    return entry if kind is StateKind.LIST else (entry,)
+
+
+def _adapted(kind: StateKind, adapt: Callable[[Any], Any], entry: Any) -> Any:
+    if kind is StateKind.MAP:
+        return {key: adapt(value) for key, value in entry.items()}
+    return list(map(adapt, entry)) if kind is StateKind.LIST else adapt(entry)

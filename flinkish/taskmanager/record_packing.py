@@ -6,7 +6,7 @@ Measured for (str, int, float) in batches of 1,000, there and back, against the 
 dataclass 970 instead of 1,650 ns a record, NamedTuple 700 instead of 1,650, Row 950 instead of 1,900.  For
 other batches it costs a look at the first record's type.
 
-Packed are only classes whose pickle would say no more than that: `_is_plain` keeps off whatever defines
+Packed are only classes whose pickle would say no more than that: `is_plain` keeps off whatever defines
 a pickling of its own, has slots, or is registered with copyreg.  A batch that holds one object twice is
 not packed, so that it stays one object; a record that another record holds becomes two, as it does
 anyway when they travel in two batches.
@@ -14,10 +14,10 @@ anyway when they travel in two batches.
 
 from __future__ import annotations
 
-import copyreg
 import weakref
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
+from flinkish.common.plain_classes import is_plain
 from flinkish.common.types import Row, RowKind
 
 PACKED_FROM_RECORDS = 2
@@ -54,30 +54,11 @@ def _packer(kind: type) -> Optional[Callable[[type, list], tuple]]:
 def _choose(kind: type) -> Optional[Callable[[type, list], tuple]]:
     if kind is Row:
         return _pack_rows
-    if not _is_plain(kind):
+    if not is_plain(kind):
         return None
     if issubclass(kind, tuple):
         return _pack_named_tuples
     return _pack_objects if hasattr(kind, "__dataclass_fields__") else None
-
-
-def _is_plain(kind: type) -> bool:
-    """Whether pickle would take a tuple's elements or the ``__dict__``, and nothing else."""
-    own = [name for name in _HOOKS if getattr(kind, name, None) is not getattr(object, name, None)]
-    if own or kind in copyreg.dispatch_table:
-        return False
-    if kind.__bases__ == (tuple,):  # the __new__ and __getnewargs__ of a NamedTuple take and give its elements
-        return kind.__dictoffset__ == 0
-    if kind.__new__ is not object.__new__ or hasattr(kind, "__getnewargs__") or hasattr(kind, "__getnewargs_ex__"):
-        return False
-    if any(vars(base).get("__slots__") for base in kind.__mro__):
-        return False
-    # A base that is written in C may hold more than the __dict__ (a dict has its items).
-    return kind.__dictoffset__ != 0 and all(base.__flags__ & _HEAP_TYPE for base in kind.__mro__[:-1])
-
-
-_HOOKS = ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__")
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
 
 
 # ---- the three forms ----------------------------------------------------------------------------

@@ -27,13 +27,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cep": _BASE | {"datastream", "metrics"},
     "table": _BASE | {"connectors", "datastream", "metrics"},
     "connectors": _BASE | {"datastream", "metrics"},
-    "storage": _BASE,
-    "state": _BASE | {"datastream", "metrics", "storage"},
+    "storage": _BASE | {"messages"},
+    "state": _BASE | {"datastream", "messages", "metrics", "storage"},
     "graph": _BASE | {"datastream", "messages", "state.key_groups"},
     "operators": _BASE | {"connectors.spi", "datastream", "graph", "messages", "metrics", "state"},
     "taskmanager": _BASE
     | {"connectors.spi", "datastream", "graph", "messages", "metrics", "operators", "state", "storage"},
-    "jobmanager": _BASE | {"connectors.spi", "graph", "messages", "metrics", "storage"},
+    "jobmanager": _BASE
+    | {"connectors.spi", "graph", "messages", "metrics", "state.key_groups", "state.redistribution", "storage"},
     "rest": _BASE | {"jobmanager", "messages", "metrics"},
     "shell": _BASE
     | {"connectors", "datastream", "graph", "jobmanager", "messages", "metrics", "operators", "rest",

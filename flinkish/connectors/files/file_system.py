@@ -1,45 +1,20 @@
-"""Paths to files: local ones and those of any store that ``pyarrow.fs`` knows (s3, gs, hdfs ...)."""
+"""Files behind paths, folders and patterns."""
 
 from __future__ import annotations
 
 import fnmatch
-import os
 import re
 from dataclasses import dataclass
 from typing import Any, Sequence
 
-import pyarrow as pa
 from pyarrow import fs
 
+from flinkish.common.file_system import absolute_uri, open_file_system
 from flinkish.errors import InvalidJobError
 
+__all__ = ["FoundFile", "absolute_uri", "find_files", "open_file_system"]
+
 _GLOB = re.compile(r"[*?\[]")
-
-
-def absolute_uri(path: Any) -> str:
-    """``path`` in a form that means the same in each process: slots have other working folders."""
-    text = os.fspath(path)
-    if isinstance(text, bytes):
-        text = os.fsdecode(text)
-    if not text:
-        raise InvalidJobError("could not use an empty path", do="name a file or a folder")
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):
-        return text
-    return os.path.abspath(os.path.expanduser(text))
-
-
-def open_file_system(uri: str) -> tuple[fs.FileSystem, str]:
-    """The file system of ``uri`` and the path inside it."""
-    if uri.startswith("/"):
-        return fs.LocalFileSystem(), uri
-    try:
-        return fs.FileSystem.from_uri(uri)
-    except (pa.ArrowException, OSError) as error:
-        raise InvalidJobError(
-            f"could not open {uri}",
-            why=f"{type(error).__name__}: {error}",
-            do="give a local path, or a URI that pyarrow.fs knows, such as s3://bucket/folder",
-        ) from error
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,32 @@
+"""Which classes have objects that are only their fields, so that the wire and state may write the fields."""
+
+from __future__ import annotations
+
+import copyreg
+
+
+def is_plain(kind: type) -> bool:
+    """Whether pickle would take a tuple's elements or the ``__dict__``, and nothing else."""
+    if has_own_pickling(kind):
+        return False
+    if kind.__bases__ == (tuple,):  # the __new__ and __getnewargs__ of a NamedTuple take and give its elements
+        return kind.__dictoffset__ == 0
+    if not is_made_plainly(kind) or any(vars(base).get("__slots__") for base in kind.__mro__):
+        return False
+    return kind.__dictoffset__ != 0
+
+
+def has_own_pickling(kind: type) -> bool:
+    own = [name for name in _HOOKS if getattr(kind, name, None) is not getattr(object, name, None)]
+    return bool(own) or kind in copyreg.dispatch_table
+
+
+def is_made_plainly(kind: type) -> bool:
+    """``object.__new__`` makes one, and no base that is written in C holds more (a dict has its items)."""
+    if kind.__new__ is not object.__new__ or hasattr(kind, "__getnewargs__") or hasattr(kind, "__getnewargs_ex__"):
+        return False
+    return all(base.__flags__ & _HEAP_TYPE for base in kind.__mro__[:-1])
+
+
+_HOOKS = ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__")
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement

@@ -1,0 +1,437 @@
+"""Folders and files of checkpoints, on any file system that ``pyarrow.fs`` knows::
+
+    <dir>/<job id>/chk-<n>/        one checkpoint: its files, and _metadata, written last
+    <dir>/<job id>/shared/         files that several checkpoints use
+    <dir>/<job id>/taskowned/      files that slots delete themselves
+    <savepoint dir>/savepoint-<first six of the job id>-<random>/
+
+Files are written once, under names that nobody has used, so whoever writes for an attempt that is over
+disturbs nobody.  `_metadata` appears whole or not at all: on a local disk it is written beside, synced, and
+linked to its name; an object store shows a file when all of it is there.  A folder without a whole
+`_metadata` is no checkpoint, is never chosen, and `list_checkpoints` says why.
+
+URIs that leave this module carry no query and no password; the storage opens them by its own.
+
+All methods block; they belong on a thread that may wait.  One object may be used by several threads.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Callable, Mapping, Optional, TypeVar
+
+import pyarrow as pa
+from pyarrow import fs
+
+from flinkish.common.file_system import absolute_uri, open_file_system, without_secrets
+from flinkish.errors import CheckpointStorageError, CorruptSnapshotError, InvalidJobError
+from flinkish.messages.checkpoints import Bytes, CompletedCheckpoint, FileHandle, InlineBytes
+from flinkish.storage.metadata import decode_metadata, encode_metadata
+
+METADATA = "_metadata"
+SHARED, TASK_OWNED = "shared", "taskowned"
+METADATA_BYTES_MAX = 1 << 30
+#: Into memory at once, for `CheckpointStorage.read`.
+READ_BYTES_MAX = 1 << 34
+
+_CHECKPOINT = re.compile(r"chk-([0-9]{1,19})")
+_SAVEPOINT = re.compile(r"savepoint-[A-Za-z0-9_-]{1,64}")
+_JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_COPY_BYTES = 1 << 20
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class FoundCheckpoint:
+    """A folder ``chk-<checkpoint_id>``; ``problem``: why it is no whole checkpoint, None when it is one."""
+
+    checkpoint_id: int
+    location: str
+    problem: Optional[str] = None
+
+
+class SnapshotStream:
+    """A new file.  As a context manager it is closed at a good end, and given up after an error.
+
+    Where the store shows a file before it is whole, one with a name that says something (``final_path``)
+    is written beside, and gets its name when it is whole."""
+
+    def __init__(self, storage: "CheckpointStorage", path: str, final_path: Optional[str] = None):
+        self._storage, self._path, self._final_path = storage, path, final_path or path
+        self._size = 0
+        self._open = True
+        self._stream: Any = storage._attempt("write", path, lambda: storage._create(path))
+
+    def write(self, data: Any) -> int:
+        size = memoryview(data).nbytes
+        self._storage._attempt("write", self._path, lambda: self._stream.write(data))
+        self._size += size
+        return size
+
+    def close(self) -> FileHandle:
+        """Make the file durable."""
+        if self._open:
+            self._open = False
+            try:
+                self._storage._attempt("write", self._path, self._finish)
+            except CheckpointStorageError:
+                self._storage._delete_file(self._path)
+                raise
+        return FileHandle(self._storage._uri(self._final_path), self._size)
+
+    def _finish(self) -> None:
+        if self._storage.is_local:
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+        self._stream.close()
+        if self._final_path != self._path:
+            self._storage._rename(self._path, self._final_path)
+
+    def abort(self) -> None:
+        """Give up and remove what was written; nothing when it is closed."""
+        if self._open:
+            self._open = False
+            try:
+                self._storage._attempt("close", self._path, self._stream.close)
+            finally:
+                self._storage._delete_file(self._path)
+
+    def __enter__(self) -> "SnapshotStream":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+class CheckpointStorage:
+    """Checkpoints below one folder.
+
+    Args:
+        directory: path or URI (``execution.checkpointing.dir``); an S3 URI may name its server in the query
+            (``?endpoint_override=localhost:9000&scheme=http``).
+        configuration: with Flink's ``s3.*`` keys.
+    Raises:
+        InvalidJobError: there is no file system for the URI.
+    """
+
+    def __init__(self, directory: Any, configuration: Optional[Mapping[str, Any]] = None):
+        uri = absolute_uri(directory)
+        if uri.startswith("file:"):  # one form for local files
+            uri = open_file_system(uri)[1]
+        self._fs, path = open_file_system(uri, configuration)
+        self._configuration = configuration
+        self.is_local = isinstance(self._fs, fs.LocalFileSystem)
+        self._shows_parts = self.is_local or isinstance(self._fs, fs.HadoopFileSystem)
+        self._base = path.rstrip("/") or "/"
+        shown = without_secrets(uri).rstrip("/")
+        assert shown.endswith(self._base.rstrip("/")), f"{shown} does not end with {self._base}"
+        self._prefix = shown[: len(shown) - len(self._base.rstrip("/"))]
+
+    @property
+    def directory(self) -> str:
+        return self._uri(self._base)
+
+    # ---- places ---------------------------------------------------------------------------------
+
+    def checkpoint_location(self, job_id: str, checkpoint_id: int) -> str:
+        return f"{self._job(job_id)}/chk-{int(checkpoint_id)}"
+
+    def shared_location(self, job_id: str) -> str:
+        return f"{self._job(job_id)}/{SHARED}"
+
+    def task_owned_location(self, job_id: str) -> str:
+        return f"{self._job(job_id)}/{TASK_OWNED}"
+
+    def savepoint_location(self, job_id: str) -> str:
+        """A new name for a savepoint in this directory."""
+        self._job(job_id)
+        return f"{self.directory}/savepoint-{job_id[:6]}-{secrets.token_hex(6)}"
+
+    def _job(self, job_id: str) -> str:
+        if not _JOB_ID.fullmatch(job_id):
+            raise InvalidJobError(
+                f"could not use {job_id[:100]!r} as the id of a job",
+                why="it names a folder: letters, digits, - and _ may stand in it, at most 128",
+            )
+        return f"{self.directory}/{job_id}"
+
+    def create_folder(self, location: str) -> None:
+        """And those above it; it may exist."""
+        path = self._path(location)
+        self._attempt("create", path, lambda: self._fs.create_dir(path, recursive=True))
+
+    # ---- files ----------------------------------------------------------------------------------
+
+    def create_file(self, location: str) -> SnapshotStream:
+        """A new file in the folder ``location``, under a name of its own."""
+        return SnapshotStream(self, f"{self._path(location)}/{secrets.token_hex(16)}")
+
+    def create_named_file(self, location: str, name: str) -> SnapshotStream:
+        """A new file whose name is the address of its content: who writes it twice writes the same."""
+        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,255}", name) or name in (".", "..", METADATA):
+            raise InvalidJobError(f"could not use {name[:100]!r} as the name of a file of a checkpoint")
+        return self._create_named(f"{self._path(location)}/{name}")
+
+    def _create_named(self, path: str) -> SnapshotStream:
+        if not self._shows_parts:
+            return SnapshotStream(self, path)
+        folder, _, name = path.rpartition("/")
+        return SnapshotStream(self, f"{folder}/.{name}.{secrets.token_hex(8)}.inprogress", path)
+
+    def write(self, location: str, data: Any) -> FileHandle:
+        with self.create_file(location) as stream:
+            stream.write(data)
+        return stream.close()
+
+    def upload(self, local_path: str, location: str, name: Optional[str] = None) -> FileHandle:
+        """Copy a file of this machine; Python holds no GIL while the bytes are on their way."""
+        with open(local_path, "rb") as source:
+            stream = self.create_file(location) if name is None else self.create_named_file(location, name)
+            with stream:
+                while chunk := source.read(_COPY_BYTES):
+                    stream.write(chunk)
+        return stream.close()
+
+    def download(self, content: Bytes, local_path: str) -> None:
+        """A handle's bytes as a new file of this machine."""
+        with open(local_path, "xb") as target:
+            if isinstance(content, InlineBytes):
+                target.write(content.data)
+                return
+            with self.open_file(content) as source:
+                while chunk := source.read(_COPY_BYTES):
+                    target.write(chunk)
+
+    def open_file(self, handle: FileHandle) -> BinaryIO:
+        """A file that can seek.
+
+        Raises:
+            CorruptSnapshotError: the file is gone or has another size than the handle says.
+        """
+        system, path = self._resolve(handle.uri)
+        size = self._attempt("read", path, lambda: system.get_file_info(path)).size
+        if size != handle.size:
+            raise CorruptSnapshotError(
+                "could not read a file of a checkpoint",
+                where=without_secrets(handle.uri),
+                why="it is gone" if size is None else f"it has {size} bytes, {handle.size} were written",
+                do="restore from another checkpoint or savepoint",
+            )
+        return self._attempt("read", path, lambda: system.open_input_file(path))
+
+    def read(self, content: Bytes) -> bytes:
+        """All bytes of a handle."""
+        if isinstance(content, InlineBytes):
+            return content.data
+        if content.size > READ_BYTES_MAX:
+            raise CheckpointStorageError(
+                "could not read a file into memory", where=content.uri, why=f"it has {content.size} bytes"
+            )
+        with self.open_file(content) as source:
+            return self._attempt("read", content.uri, source.read)
+
+    # ---- metadata -------------------------------------------------------------------------------
+
+    def store_metadata(self, checkpoint: CompletedCheckpoint) -> str:
+        """Write the `_metadata` of ``checkpoint`` into its location: from here on it is complete.  Its URI.
+
+        Raises:
+            CheckpointStorageError: it is there already (another leader was first), or cannot be written.
+        """
+        data = encode_metadata(checkpoint)
+        folder = self._path(checkpoint.location)
+        path = f"{folder}/{METADATA}"
+        if self._attempt("write", path, lambda: self._fs.get_file_info(path)).type != fs.FileType.NotFound:
+            raise self._failure("write", path, "it is there already: a checkpoint is completed once")
+        with self._create_named(path) as stream:
+            stream.write(data)
+        return self._uri(path)
+
+    def _rename(self, path: str, final_path: str) -> None:
+        if not self.is_local:
+            self._fs.move(path, final_path)
+            return
+        if final_path.endswith("/" + METADATA):
+            os.link(path, final_path)  # unlike rename it fails when another leader was first
+            os.unlink(path)
+        else:
+            os.replace(path, final_path)  # the same content
+        folder = os.open(os.path.dirname(final_path), os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def load(self, pointer: Any) -> CompletedCheckpoint:
+        """The checkpoint or savepoint at ``pointer``: its folder or its `_metadata`, anywhere.
+
+        Raises:
+            CorruptSnapshotError: there is none, or it is not whole.
+        """
+        uri = absolute_uri(pointer).rstrip("/")
+        if uri.startswith("file:"):
+            uri = open_file_system(uri)[1]
+        query = uri.partition("?")[2]
+        shown = without_secrets(uri)
+        if shown.endswith("/" + METADATA):
+            shown = shown[: -len(METADATA) - 1]
+        system, path = self._resolve(uri if query or "@" in uri else shown)
+        path = path.rstrip("/")
+        if path.endswith("/" + METADATA):
+            path = path[: -len(METADATA) - 1]
+        return self._load(system, path, shown)
+
+    def _load(self, system: fs.FileSystem, folder: str, location: str) -> CompletedCheckpoint:
+        path = f"{folder}/{METADATA}"
+        info = self._attempt("read", path, lambda: system.get_file_info([path, folder]))
+        if info[0].type != fs.FileType.File:
+            why = "the folder has no _metadata: it was not completed"
+            if info[1].type == fs.FileType.NotFound:
+                why = "there is no such folder"
+            raise CorruptSnapshotError(
+                "could not find a checkpoint", where=location, why=why, do="name a folder that has a _metadata"
+            )
+        if info[0].size > METADATA_BYTES_MAX:
+            raise CorruptSnapshotError(
+                "could not read the metadata of a checkpoint", where=location, why=f"it has {info[0].size} bytes"
+            )
+
+        def read() -> bytes:
+            with system.open_input_file(path) as source:
+                return source.read()
+
+        return decode_metadata(self._attempt("read", path, read), location)
+
+    def list_checkpoints(self, job_id: str) -> list[FoundCheckpoint]:
+        """All folders ``chk-<n>`` of a job, newest first, those that are not whole with the reason."""
+        found = []
+        for checkpoint_id, path in self._checkpoint_folders(job_id):
+            location = self._uri(path)
+            try:
+                checkpoint = self._load(self._fs, path, location)
+                problem = None
+                if checkpoint.job_id != job_id or checkpoint.checkpoint_id != checkpoint_id:
+                    problem = f"its metadata are those of checkpoint {checkpoint.checkpoint_id} of {checkpoint.job_id}"
+            except CorruptSnapshotError as error:
+                problem = error.why
+            found.append(FoundCheckpoint(checkpoint_id, location, problem))
+        return found
+
+    def newest_complete(self, job_id: str) -> tuple[Optional[CompletedCheckpoint], list[FoundCheckpoint]]:
+        """The newest whole checkpoint of a job, and the newer folders that are none, to be told."""
+        passed_over = []
+        for checkpoint_id, path in self._checkpoint_folders(job_id):
+            location = self._uri(path)
+            try:
+                checkpoint = self._load(self._fs, path, location)
+            except CorruptSnapshotError as error:
+                passed_over.append(FoundCheckpoint(checkpoint_id, location, error.why))
+                continue
+            if checkpoint.job_id == job_id and checkpoint.checkpoint_id == checkpoint_id:
+                return checkpoint, passed_over
+            passed_over.append(
+                FoundCheckpoint(checkpoint_id, location, f"its metadata are of job {checkpoint.job_id}")
+            )
+        return None, passed_over
+
+    def _checkpoint_folders(self, job_id: str) -> list[tuple[int, str]]:
+        path = self._path(self._job(job_id))
+        selector = fs.FileSelector(path, allow_not_found=True)
+        infos = self._attempt("list", path, lambda: self._fs.get_file_info(selector))
+        matches = [(_CHECKPOINT.fullmatch(info.base_name), info) for info in infos]
+        return sorted(
+            ((int(match[1]), info.path) for match, info in matches if match and info.type == fs.FileType.Directory),
+            reverse=True,
+        )
+
+    # ---- deleting -------------------------------------------------------------------------------
+
+    def delete_file(self, handle: FileHandle) -> None:
+        """It may be gone already."""
+        system, path = self._resolve(handle.uri)
+        self._delete_file(path, system)
+
+    def discard(self, location: str) -> None:
+        """Delete a checkpoint's or savepoint's folder with all that lies in it; it may be gone already.  Its
+        `_metadata` goes first, so that a half-deleted folder is no checkpoint; shared files stay."""
+        system, path = self._resolve(location)
+        path = path.rstrip("/")
+        name = path.rpartition("/")[2]
+        if not _CHECKPOINT.fullmatch(name) and not _SAVEPOINT.fullmatch(name):
+            raise CheckpointStorageError(
+                "could not delete a folder", where=without_secrets(location), why="it is no checkpoint or savepoint"
+            )
+        self._delete_file(f"{path}/{METADATA}", system)
+        self._delete_folder(path, system)
+
+    def discard_job(self, job_id: str) -> None:
+        """Delete what is left of a job whose checkpoints are all discarded: its folders, and shared files."""
+        for folder in (self.shared_location(job_id), self.task_owned_location(job_id), self._job(job_id)):
+            self._delete_folder(self._path(folder), self._fs)
+
+    def _delete_folder(self, path: str, system: fs.FileSystem) -> None:
+        def delete() -> None:
+            if system.get_file_info(path).type == fs.FileType.Directory:
+                system.delete_dir(path)
+
+        try:
+            self._attempt("delete", path, delete)
+        except CheckpointStorageError:
+            if system.get_file_info(path).type != fs.FileType.NotFound:  # else somebody else has deleted it
+                raise
+
+    def _delete_file(self, path: str, system: Optional[fs.FileSystem] = None) -> None:
+        system = system or self._fs
+        try:
+            self._attempt("delete", path, lambda: system.delete_file(path))
+        except CheckpointStorageError:
+            if system.get_file_info(path).type == fs.FileType.File:
+                raise
+
+    # ---- paths and failures ---------------------------------------------------------------------
+
+    def _create(self, path: str) -> Any:
+        if not self.is_local:
+            return self._fs.open_output_stream(path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return open(path, "xb")
+
+    def _uri(self, path: str) -> str:
+        return self._prefix + path
+
+    def _path(self, location: str) -> str:
+        """Path of a folder of this storage's file system."""
+        return self._resolve(location)[1].rstrip("/")
+
+    def _resolve(self, uri: str) -> tuple[fs.FileSystem, str]:
+        """File system and path of any URI; those of this storage's server need no query."""
+        if ".." in uri.split("/"):
+            raise InvalidJobError("could not use a path", where=without_secrets(uri), why='".." stands in it')
+        if uri.startswith("file:"):
+            uri = open_file_system(uri)[1]
+        own = self._prefix + (self._base if self.is_local else self._base.partition("/")[0] + "/")
+        if self.is_local and uri.startswith("/"):
+            return self._fs, uri
+        if not self.is_local and "?" not in uri and uri.startswith(own):
+            return self._fs, uri[len(self._prefix) :]
+        return open_file_system(uri, self._configuration)
+
+    def _attempt(self, verb: str, path: str, action: Callable[[], _T]) -> _T:
+        try:
+            return action()
+        except (OSError, pa.ArrowException) as error:
+            raise self._failure(verb, path, f"{type(error).__name__}: {error}") from error
+
+    def _failure(self, verb: str, path: str, why: str) -> CheckpointStorageError:
+        return CheckpointStorageError(
+            f"could not {verb} in the checkpoint storage",
+            where=without_secrets(path if "://" in path else self._uri(path)),
+            why=why,
+            do="check the folder, its rights and its space (execution.checkpointing.dir)",
+        )

@@ -1,0 +1,726 @@
+"""A CheckpointCoordinator among tasks, coordinators, committers and storage, where all of them fail.
+
+Subtasks of the last vertex count records and prepare what they have counted since the last barrier; what is
+published must be each number once and in order, whatever happens.  The shell around the core is a set
+of queues, each in order and none in step with another: one towards each task and one back, one for storage, one for
+committers, one for coordinators.  The driver may die between any two effects; all that is left then is
+the storage, and a new one starts from it.  Messages to tasks may be lost; one from a task is lost only with its
+connection, so the task fails too (that is TCP); messages may come twice.
+
+What must hold is checked where it happens, by the world's own books and not by the core's.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from flinkish.common.job_status import JobStatus
+from flinkish.datastream.partitioners import ForwardPartitioner, RebalancePartitioner
+from flinkish.errors import ExternalError, UserFunctionError
+from flinkish.graph.execution_graph import connections
+from flinkish.graph.job_graph import ChainedOperator, JobEdge, JobGraph, JobVertex, OperatorChainSpec
+from flinkish.jobmanager import events as e
+from flinkish.jobmanager.checkpoint_coordinator import CheckpointConfiguration, CheckpointCoordinator
+from flinkish.jobmanager.checkpoint_plan import checkpointed_vertices
+from flinkish.jobmanager.completed_checkpoints import CheckpointRetention, CompletedCheckpoints
+from flinkish.jobmanager.failover_regions import FailoverRegions
+from flinkish.messages import checkpoints as m
+from flinkish.messages.deployment import ExecutionAttemptID, TaskFailure
+
+JOB = "j" * 32
+RUN = "r1"
+TICK_MS = 10
+STEPS = 350
+TICKS_TO_HEAL = 400
+CALM_MS = 600  # after the last fault; by then what it has left behind has timed out
+HEALED = "-- no more faults"
+DRIVER_DIES = "-- the driver dies"
+
+_Subtask = tuple[str, int]
+
+
+@dataclass
+class Task:
+    """One execution: what it knows dies with it."""
+
+    execution: ExecutionAttemptID
+    before: list[_Subtask]  # those that send to it
+    count: int  # records so far
+    limit: int  # where its data end
+    prepared: int  # up to which record
+    inbox: deque = field(default_factory=deque)
+    outbox: deque = field(default_factory=deque)
+    triggered: dict[int, m.CheckpointOptions] = field(default_factory=dict)  # barriers that may come
+    passed: dict[int, m.CheckpointOptions] = field(default_factory=dict)  # barriers handed on
+    given_up: set[int] = field(default_factory=set)
+    unsent: list[tuple[int, int]] = field(default_factory=list)  # prepared ranges
+    files: dict[str, m.FileHandle] = field(default_factory=dict)  # shared ones, by name
+    ended: bool = False  # all of its data are counted
+    ended_after: Optional[int] = None  # the last checkpoint it passed before that
+    finished: bool = False
+    suspended: Optional[int] = None  # by this stopping savepoint
+    broken: bool = False  # its connection is gone, and soon that is known
+
+    @property
+    def subtask(self) -> _Subtask:
+        return self.execution.vertex_id, self.execution.subtask_index
+
+
+class CheckpointWorld:
+    """``coordinator`` and ``completed``: classes under test."""
+
+    def __init__(
+        self,
+        seed: int,
+        coordinator: type[CheckpointCoordinator] = CheckpointCoordinator,
+        completed: type[CompletedCheckpoints] = CompletedCheckpoints,
+    ):
+        self.rng = rng = random.Random(seed)
+        self.classes = coordinator, completed
+        self.now_ms = 0
+        self.chaos = True
+        self.healed_ms: Optional[int] = None
+        self.harshness = rng.choice((0.3, 1.0, 3.0))
+        self.log: list[tuple[int, Any]] = []
+        self.graph = self._random_graph()
+        self.regions = FailoverRegions(self.graph)
+        self.last_vertex = self.graph.vertices[-1].id
+        self.commits = rng.random() < 0.8  # the sink has a committer
+        self.bounded = rng.random() < 0.4
+        self.coordinated = frozenset({"op-v0"} if rng.random() < 0.6 else ())
+        self.vertices = checkpointed_vertices(self.graph, self.coordinated)
+        self.configuration = CheckpointConfiguration(
+            "file:/chk",
+            savepoint_directory="file:/sav" if rng.random() < 0.8 else None,
+            interval_ms=rng.choice((20, 50, 100)),
+            min_pause_ms=rng.choice((0, 0, 30)),
+            timeout_ms=rng.choice((60, 200)),
+            max_concurrent=rng.choice((1, 1, 2, 3)),
+            tolerable_failures=rng.choice((0, 1, 5)),
+            unaligned=rng.random() < 0.3,
+            final_checkpoint=self.commits,
+        )
+        self.retained_max = rng.choice((1, 1, 2, 3))
+        self.retention = rng.choice(list(CheckpointRetention))
+        # the outside, which no crash of ours touches
+        self.files: set[str] = set()
+        self.metadata: dict[str, m.CompletedCheckpoint] = {}
+        self.durable: set[int] = set()
+        self.published: dict[int, int] = {}  # subtask of the sink -> records
+        self.published_ids: set[tuple[str, int]] = set()
+        self.removed: set[tuple[int, int, int, int]] = set()  # prepared and then aborted
+        # the driver and its slots
+        self.attempt = -1
+        self.tasks: dict[_Subtask, Task] = {}
+        self.gone: list[Task] = []
+        self.finished_for_good = False
+        self.requests = 0
+        self._start_driver()
+
+    def _random_graph(self) -> JobGraph:
+        rng = self.rng
+        count = rng.choice((1, 2, 2, 3))
+        names = [f"v{index}" for index in range(count)]
+        parallelism = [rng.randint(1, 2) for _ in names]
+        edges = []
+        for index in range(1, count):
+            equal = parallelism[index] == parallelism[index - 1]
+            partitioner = ForwardPartitioner() if equal and rng.random() < 0.5 else RebalancePartitioner()
+            edges.append(JobEdge(index, names[index - 1], names[index], 0, partitioner))
+        vertices = []
+        for index, name in enumerate(names):
+            operator = ChainedOperator(index, f"op-{name}", name, None)  # type: ignore[arg-type]
+            vertices.append(
+                JobVertex(
+                    name,
+                    name,
+                    OperatorChainSpec((operator,), (), ()),
+                    parallelism[index],
+                    128,
+                    "default",
+                    [edge for edge in edges if edge.target_vertex_id == name],
+                    [edge for edge in edges if edge.source_vertex_id == name],
+                )
+            )
+        return JobGraph(JOB, "simulated", vertices)
+
+    def fault(self, chance: float) -> bool:
+        return self.chaos and self.rng.random() < chance * self.harshness
+
+    # ---- the driver -----------------------------------------------------------------------------
+
+    def _start_driver(self) -> None:
+        """A new process: nothing but the storage is left."""
+        self.events: deque = deque()
+        self.storing: deque = deque()
+        self.committing: deque = deque()
+        self.coordinating: deque = deque()
+        self.storage_steps = 0  # taken
+        self.storage_orders = 0  # given
+        self.answered: set[int] = set()
+        self.asked: set[int] = set()
+        self.held: set[int] = set()  # checkpoints whose coordinators' events are held
+        self.stop_asked = False
+        self.restoring: Optional[m.CompletedCheckpoint] = None
+        self.deployed_ms: Optional[int] = None
+        self.recover_ms: Optional[int] = self.now_ms
+        self.stopped: deque = deque()  # executions of which the core has not heard
+        coordinator, completed = self.classes
+        store = completed(JOB, self.retained_max, self.retention)
+        for checkpoint in sorted(self.metadata.values(), key=lambda found: found.checkpoint_id):
+            if checkpoint.kind is not m.SnapshotKind.SAVEPOINT:
+                store.restore(checkpoint, owned=True)
+        ids = [int(uri.split("-")[1].split("/")[0]) for uri in self.files if "/chk-" in uri]
+        ids += [checkpoint.checkpoint_id for checkpoint in self.metadata.values()]
+        self.core = coordinator(
+            JOB,
+            "simulated",
+            RUN,
+            self.vertices,
+            self.configuration,
+            store,
+            next_checkpoint_id=1 + max(ids, default=0),
+        )
+
+    def step_core(self, event: Any) -> None:
+        self.log.append((self.now_ms, event))
+        effects = self.core.step(event, self.now_ms)
+        self.core.check()
+        for effect in effects:
+            if self.fault(0.004):
+                self.crash_driver()
+                return
+            self.log.append((self.now_ms, effect))
+            self.carry_out(effect)
+        self.tell_stopped()
+
+    def tell_stopped(self) -> None:
+        if self.stopped:
+            self.step_core(e.TasksStopped(self.stopped.popleft()))
+
+    def crash_driver(self) -> None:
+        self.log.append((self.now_ms, DRIVER_DIES))
+        if self.storing and self.rng.random() < 0.5:  # what it was at may have got through
+            self.store_something(answer=False)
+        self.tasks.clear()
+        self.gone.clear()
+        self._start_driver()
+
+    def carry_out(self, effect: Any) -> None:
+        match effect:
+            case e.SendToExecution(message):
+                task = self.tasks.get((message.execution.vertex_id, message.execution.subtask_index))
+                assert task is not None and task.execution == message.execution, "nobody is there"
+                if self.coordinated:
+                    assert message.checkpoint_id in self.held, "before the coordinators have their snapshot"
+                self.send(task, message)
+            case e.SendToAllTasks(message):
+                if isinstance(message, m.CheckpointComplete):
+                    assert message.checkpoint_id in self.durable, "told before it was durable"
+                for task in list(self.tasks.values()):
+                    if not task.finished and not task.broken:
+                        self.send(task, message)
+            case e.StoreMetadata(checkpoint):
+                self.check_complete(checkpoint)
+                self.order_storage(effect)
+            case e.DiscardCheckpoint() | e.DiscardFiles():
+                self.order_storage(effect)
+            case e.CommitCheckpoint(commit):
+                durable = any(commit in checkpoint.commits for checkpoint in self.metadata.values())
+                assert durable, "to be published before it was durable"
+                assert not any(isinstance(order, e.CommitCheckpoint) for order, _ in self.committing)
+                self.committing.append((effect, 0))
+            case e.AbortCommittables():
+                self.committing.append((effect, self.storage_orders))
+            case e.SnapshotCoordinators(_, checkpoint_id, operators):
+                assert not self.held, "two at a time"
+                self.held.add(checkpoint_id)
+                self.coordinating += [(checkpoint_id, operator) for operator in operators]
+            case e.ReleaseCoordinators(_, checkpoint_id):
+                self.held.remove(checkpoint_id)
+            case e.SnapshotResult(request_id, location, error):
+                assert request_id in self.asked - self.answered, "answered twice"
+                assert (location is None) != (error is None)
+                if location is not None:
+                    assert location in self.metadata, "nothing is there"
+                self.answered.add(request_id)
+                self.stop_asked = self.stop_asked and len(self.asked) > len(self.answered)
+            case e.FailJob(error):
+                calm = self.healed_ms is not None and self.now_ms > self.healed_ms + CALM_MS
+                assert not calm, f"fails without a fault: {error}"
+                self.fail_tasks(frozenset(self.tasks))
+            case e.RestoreFrom(checkpoint):
+                self.check_restored(checkpoint)
+                self.restoring, self.deployed_ms = checkpoint, self.now_ms + 10
+                self.deploy()
+
+    def order_storage(self, effect: Any) -> None:
+        self.storage_orders += 1
+        self.storing.append(effect)
+
+    def send(self, task: Task, message: Any) -> None:
+        if not self.fault(0.02):
+            task.inbox.append(message)
+        elif isinstance(message, m.CheckpointComplete):  # nobody says it again
+            self.break_connection(task)
+
+    # ---- what must hold -------------------------------------------------------------------------
+
+    def check_complete(self, checkpoint: m.CompletedCheckpoint) -> None:
+        """It has one acknowledgement of each execution that runs, and of its own attempt."""
+        for vertex in self.graph.vertices:
+            snapshot = checkpoint.operators[f"op-{vertex.id}"]
+            for index in range(vertex.parallelism):
+                if index not in snapshot.subtasks:
+                    assert index in snapshot.finished_subtasks, f"{vertex.id} {index} is missing"
+                    continue
+                task = self.tasks[vertex.id, index]
+                (entry,) = snapshot.subtasks[index].operator.states["count"][1]  # type: ignore[union-attr]
+                execution, checkpoint_id, _ = pickle.loads(entry)
+                assert (execution, checkpoint_id) == (task.execution, checkpoint.checkpoint_id), "of another"
+            if self.coordinated and vertex.id == "v0":
+                assert snapshot.coordinator == b"%d" % checkpoint.checkpoint_id
+        assert checkpoint.checkpoint_id not in self.held
+        assert checkpoint.checkpoint_id not in self.durable, "an id was used twice"
+        assert (RUN, checkpoint.checkpoint_id) not in self.published_ids, "an id was published and used again"
+
+    def check_files(self) -> None:
+        for location, checkpoint in self.metadata.items():
+            for uri in _uris(checkpoint):
+                assert uri in self.files, f"{location} needs {uri}, which was discarded"
+
+    def check_restored(self, checkpoint: Optional[m.CompletedCheckpoint]) -> None:
+        newest = max(
+            (known.checkpoint_id for known in self.metadata.values() if known.kind is not m.SnapshotKind.SAVEPOINT),
+            default=0,
+        )
+        found = checkpoint.checkpoint_id if checkpoint is not None else 0
+        assert found == newest or newest in self.expected_to_go, f"restored from {found}, {newest} is there"
+        if checkpoint is not None:
+            assert checkpoint.location in self.metadata
+        if self.commits:
+            for index in range(self.graph.vertices[-1].parallelism):
+                counted = _count_in(checkpoint, self.last_vertex, index)
+                assert self.published.get(index, 0) >= counted, "goes on before all is published"
+                survivor = self.tasks.get((self.last_vertex, index))
+                if survivor is None:
+                    assert self.published.get(index, 0) == counted, "published and then counted again"
+
+    @property
+    def expected_to_go(self) -> set[int]:
+        """Checkpoints that are durable and about to be discarded."""
+        going = {effect.location for effect in self.storing if isinstance(effect, e.DiscardCheckpoint)}
+        return {
+            checkpoint.checkpoint_id for location, checkpoint in self.metadata.items() if location in going
+        }
+
+    # ---- moves of the driver's workers ----------------------------------------------------------
+
+    def store_something(self, answer: bool = True) -> None:
+        if not self.storing:
+            return
+        effect = self.storing.popleft()
+        self.storage_steps += 1
+        match effect:
+            case e.StoreMetadata(checkpoint):
+                fails = self.fault(0.06)
+                if not fails or self.rng.random() < 0.5:  # an error may come after all was done
+                    self.metadata[checkpoint.location] = checkpoint
+                    self.durable.add(checkpoint.checkpoint_id)
+                error = ExternalError("storage is down") if fails else None
+                if answer:
+                    self.events.append(e.MetadataStored(checkpoint.checkpoint_id, error))
+            case e.DiscardCheckpoint(_, location):
+                gone = self.metadata.pop(location, None)
+                if gone is not None:
+                    self.durable.discard(gone.checkpoint_id)
+                self.files = {uri for uri in self.files if not uri.startswith(location + "/")}
+            case e.DiscardFiles(_, uris):
+                self.files -= set(uris)
+        self.check_files()
+
+    def commit_something(self) -> None:
+        if not self.committing:
+            return
+        effect, after = self.committing[0]
+        if self.storage_steps < after:
+            return
+        self.committing.popleft()
+        if isinstance(effect, e.AbortCommittables):
+            for blobs in effect.committables.values():
+                for blob in blobs:
+                    for prepared in pickle.loads(blob):
+                        self.removed.add(prepared)
+            return
+        commit = effect.commit
+        error = None
+        if self.fault(0.06):
+            error = ExternalError("the service is down")
+        if error is None or self.rng.random() < 0.5:  # it may be published and nobody knows
+            self.publish(commit)
+        self.events.append(e.CheckpointCommitted(commit.run_id, commit.checkpoint_id, error))
+
+    def publish(self, commit: m.CheckpointCommit) -> None:
+        name = commit.run_id, commit.checkpoint_id
+        if name in self.published_ids:
+            return
+        assert all(old < name for old in self.published_ids), "published out of order"
+        self.published_ids.add(name)
+        for blobs in commit.committables.values():
+            for blob in blobs:
+                for prepared in pickle.loads(blob):
+                    _, index, start, end = prepared
+                    assert prepared not in self.removed, f"{prepared} was aborted before"
+                    assert start == self.published.get(index, 0), (
+                        f"subtask {index}: {start}-{end} published after {self.published.get(index, 0)}"
+                    )
+                    self.published[index] = end
+
+    def coordinate_something(self) -> None:
+        if not self.coordinating:
+            return
+        checkpoint_id, operator = self.coordinating.popleft()
+        if self.fault(0.04):
+            error = UserFunctionError("enumerator")
+            self.events.append(e.CoordinatorSnapshotted(checkpoint_id, operator, error=error))
+            return
+        answer = e.CoordinatorSnapshotted(checkpoint_id, operator, b"%d" % checkpoint_id)
+        self.events += [answer] * (2 if self.fault(0.1) else 1)
+
+    def handle_event(self) -> None:
+        if self.events:
+            self.step_core(self.events.popleft())
+
+    # ---- tasks ----------------------------------------------------------------------------------
+
+    def deploy(self) -> None:
+        self.attempt += 1
+        checkpoint = self.restoring
+        for vertex in self.graph.vertices:
+            for index in range(vertex.parallelism):
+                key = vertex.id, index
+                if key in self.tasks:
+                    continue  # of a region that goes on
+                before = []
+                for edge in vertex.inputs:
+                    sources = self.graph.vertices[int(edge.source_vertex_id[1:])].parallelism
+                    for source, target in connections(edge.partitioner.pointwise, sources, vertex.parallelism):
+                        if target == index:
+                            before.append((edge.source_vertex_id, source))
+                count = _count_in(checkpoint, vertex.id, index)
+                execution = ExecutionAttemptID(JOB, self.attempt, vertex.id, index)
+                limit = 12 if self.bounded else 10**9
+                task = self.tasks[key] = Task(execution, before, count, limit, count)
+                if checkpoint is not None:
+                    saved = checkpoint.operators[f"op-{vertex.id}"].subtasks.get(index)
+                    for keyed in saved.keyed if saved else ():
+                        task.files.update(getattr(keyed, "shared", {}))
+
+    def tasks_run(self) -> None:
+        if self.deployed_ms is None or self.now_ms < self.deployed_ms:
+            return
+        self.deployed_ms = None
+        finished = frozenset(task.execution for task in self.tasks.values() if task.finished)
+        executions = tuple(task.execution for task in self.tasks.values())
+        self.step_core(e.TasksRunning(self.attempt, executions, finished))
+
+    def recover(self) -> None:
+        if self.recover_ms is not None and self.now_ms >= self.recover_ms:
+            self.recover_ms = None
+            self.step_core(e.Recover())
+
+    def fail_tasks(self, subtasks: frozenset[_Subtask]) -> None:
+        """They are gone, at once: what a JobMaster waits for has happened."""
+        stopped = []
+        for subtask in sorted(subtasks):
+            task = self.tasks.pop(subtask, None)
+            if task is not None:
+                stopped.append(task.execution)
+                self.gone.append(task)  # what it has sent may still arrive
+        self.gone = self.gone[-6:]
+        self.deployed_ms, self.recover_ms = None, self.now_ms + self.rng.choice((0, 20, 50))
+        self.stopped.append(frozenset(stopped))
+
+    def fail_something(self) -> None:
+        if not self.tasks or (self.deployed_ms is None and self.recover_ms is not None):
+            return
+        failed = self.rng.choice(sorted(self.tasks))
+        self.log.append((self.now_ms, f"-- {failed} fails"))
+        self.fail_tasks(self.regions.tasks_to_restart([failed]))
+        self.tell_stopped()
+
+    def task_receives(self, task: Task) -> None:
+        if not task.inbox:
+            return
+        message = task.inbox.popleft()
+        match message:
+            case m.TriggerCheckpoint(_, checkpoint_id, _, options):
+                if checkpoint_id not in task.given_up:
+                    task.triggered[checkpoint_id] = options
+            case m.CheckpointAborted(_, _, checkpoint_id):
+                task.given_up.add(checkpoint_id)
+                if task.suspended == checkpoint_id:
+                    task.suspended = None
+            case m.CheckpointComplete(_, _, checkpoint_id):
+                waits_for_final = task.ended and task.ended_after is not None
+                if task.suspended == checkpoint_id or (
+                    waits_for_final and checkpoint_id in task.passed and checkpoint_id > task.ended_after
+                ):
+                    self.finish(task)
+
+    def finish(self, task: Task) -> None:
+        if not task.finished:
+            task.finished = True
+            self.log.append((self.now_ms, f"-- {task.subtask} has finished"))
+            task.outbox.append(e.TaskFinished(task.execution))
+
+    def task_goes_on(self, task: Task) -> None:
+        if task.finished or task.suspended is not None:
+            return
+        due = self.barriers(task)
+        if due and self.rng.random() < 0.7:
+            checkpoint_id = min(due)
+            self.snapshot(task, checkpoint_id, due[checkpoint_id])
+        elif task.count < task.limit:
+            task.count = min(task.limit, task.count + self.rng.randint(1, 3))
+        elif not task.ended and all(self.is_ended(before) for before in task.before):
+            task.ended, task.ended_after = True, max(task.passed, default=0)
+            task.outbox.append(m.EndOfData(task.execution))
+            if not self.commits:
+                self.finish(task)
+
+    def is_ended(self, subtask: _Subtask) -> bool:
+        task = self.tasks.get(subtask)
+        return task is not None and (task.ended or task.finished)
+
+    def barriers(self, task: Task) -> dict[int, m.CheckpointOptions]:
+        """Those that this task may pass now: it was told to, or has one from each that sends to it."""
+        due = {n: options for n, options in task.triggered.items() if n not in task.passed}
+        senders = [self.tasks[key] for key in task.before if key in self.tasks]
+        alive = [sender for sender in senders if not sender.finished]
+        if alive and len(senders) == len(task.before):
+            for n, options in alive[0].passed.items():
+                if n not in task.passed and all(n in sender.passed for sender in alive):
+                    due[n] = options
+        newest = max(task.passed, default=0)
+        return {n: options for n, options in due.items() if n > newest}
+
+    def snapshot(self, task: Task, checkpoint_id: int, options: m.CheckpointOptions) -> None:
+        task.passed[checkpoint_id] = options
+        if self.commits and task.execution.vertex_id == self.last_vertex and task.count > task.prepared:
+            task.unsent.append((task.prepared, task.count))
+            task.prepared = task.count
+        if options.kind.stops:
+            task.suspended = checkpoint_id
+        if checkpoint_id in task.given_up:
+            task.suspended = None
+            return
+        if self.fault(0.04):
+            failure = TaskFailure(UserFunctionError("cannot be pickled"))
+            reason = self.rng.choice((m.CheckpointFailureReason.DECLINED, m.CheckpointFailureReason.TASK_NOT_READY))
+            task.outbox.append(m.DeclineCheckpoint(task.execution, checkpoint_id, failure, reason))
+            return
+        task.outbox.append(
+            m.AcknowledgeCheckpoint(task.execution, checkpoint_id, self.state_of(task, checkpoint_id, options))
+        )
+
+    def state_of(self, task: Task, checkpoint_id: int, options: m.CheckpointOptions) -> m.SubtaskState:
+        vertex_id, index = task.subtask
+        operator_id = f"op-{vertex_id}"
+        entry = pickle.dumps((task.execution, checkpoint_id, task.count))
+        operator = m.OperatorStateHandle({"count": (m.DistributionMode.SPLIT, (entry,))})
+        private = m.FileHandle(f"{options.location}/{vertex_id}-{index}-{task.execution.attempt}", 10)
+        self.files.add(private.uri)
+        keyed: Any = m.KeyedStateHandle(m.KeyGroupRange(0, 127), private)
+        if not options.kind.is_savepoint:
+            if len(task.files) > 2 or (task.files and self.rng.random() < 0.3):  # compaction
+                del task.files[self.rng.choice(sorted(task.files))]
+            if self.rng.random() < 0.6 or not task.files:
+                name = f"{vertex_id}-{index}-{task.execution.attempt}-{checkpoint_id}.sst"
+                task.files[name] = m.FileHandle(f"{options.shared_location}/{name}", 100)
+                self.files.add(task.files[name].uri)
+            keyed = m.IncrementalKeyedStateHandle(
+                m.KeyGroupRange(0, 127), "rocksdb", "b", checkpoint_id, dict(task.files), {"MANIFEST": private}
+            )
+        committables = {}
+        if task.unsent:
+            committables[operator_id] = pickle.dumps(
+                [(task.execution.attempt, index, start, end) for start, end in task.unsent]
+            )
+            task.unsent = []
+        return m.SubtaskState(
+            {operator_id: m.OperatorSubtaskState((keyed,), operator)},
+            committables=committables,
+            finished=task.ended,
+        )
+
+    def task_says(self, task: Task) -> None:
+        if not task.outbox or task.broken:
+            return
+        if self.fault(0.01):
+            self.break_connection(task)
+            return
+        message = task.outbox.popleft()
+        if self.fault(0.05):  # it comes again, later
+            task.outbox.insert(self.rng.randint(0, len(task.outbox)), message)
+            if self.rng.random() < 0.5:
+                task.outbox.append(message)
+        if isinstance(message, e.TaskFinished) and self.tasks.get(task.subtask) is not task:
+            return  # a JobMaster knows that it is cancelled
+        self.events.append(message)
+
+    def break_connection(self, task: Task) -> None:
+        self.log.append((self.now_ms, f"-- the connection of {task.subtask} breaks"))
+        task.broken = True
+
+    def some_task(self) -> None:
+        if not self.tasks:
+            return
+        task = self.tasks[self.rng.choice(sorted(self.tasks))]
+        for move in (self.task_receives, self.task_goes_on, self.task_says):
+            if self.rng.random() < 0.7:
+                move(task)
+
+    def some_task_that_is_gone(self) -> None:
+        if self.gone:
+            self.task_says(self.rng.choice(self.gone))
+
+    # ---- the user, time -------------------------------------------------------------------------
+
+    def ask(self) -> None:
+        if self.stop_asked:
+            return
+        self.requests += 1
+        kind = self.rng.choice((m.SnapshotKind.CHECKPOINT, m.SnapshotKind.SAVEPOINT, m.SnapshotKind.SAVEPOINT_SUSPEND))
+        self.stop_asked = kind.stops
+        self.asked.add(self.requests)
+        directory = self.rng.choice((None, "file:/own/"))
+        self.step_core(e.SnapshotRequested(self.requests, kind, directory))
+
+    def tick(self) -> None:
+        self.now_ms += TICK_MS
+        late_ms = self.rng.choice((0, 0, 0, 40)) if self.chaos else 0
+        broken = [subtask for subtask, task in self.tasks.items() if task.broken]
+        if broken:
+            self.fail_tasks(self.regions.tasks_to_restart(broken))
+            self.tell_stopped()
+        self.recover()
+        self.tasks_run()
+        self.step_core(e.Tick(late_ms=late_ms))
+
+    # ---- a run ----------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        moves = (
+            self.some_task, self.some_task, self.some_task, self.some_task, self.handle_event, self.handle_event,
+            self.handle_event, self.store_something, self.store_something, self.commit_something,
+            self.coordinate_something, self.tick, self.tick,
+        )  # fmt: skip
+        for _ in range(STEPS):
+            chance = self.rng.random()
+            if self.fault(0.004):
+                self.fail_something()
+            elif chance < 0.012:
+                self.ask()
+            elif chance < 0.04:
+                self.some_task_that_is_gone()
+            else:
+                self.rng.choice(moves)()
+        self.heal()
+
+    def heal(self) -> None:
+        """No more faults: a checkpoint is complete within a bounded time, or a bounded job ends."""
+        self.chaos = False
+        self.healed_ms = self.now_ms
+        self.log.append((self.now_ms, HEALED))
+        goal = self.core.completed_count + 2
+        core = self.core
+        for _ in range(TICKS_TO_HEAL):
+            self.tick()
+            self.drain()
+            done = bool(self.tasks) and all(task.finished for task in self.tasks.values())
+            if done and self.deployed_ms is None and not self.events and not self.core.has_unpublished:
+                break
+            if not self.bounded and not self.stop_asked and core.completed_count >= goal:
+                break
+        else:
+            raise AssertionError(f"no progress: {self.core.describe()}")
+        self.finish_job()
+
+    def drain(self) -> None:
+        """All that can move, does, some times over."""
+        for _ in range(3):
+            for key in sorted(self.tasks):
+                for move in (self.task_receives, self.task_goes_on, self.task_says):
+                    task = self.tasks.get(key)
+                    if task is not None:
+                        move(task)
+            while self.events or self.storing or self.coordinating or self.committing:
+                self.handle_event()
+                self.store_something()
+                self.coordinate_something()
+                self.commit_something()
+
+    def finish_job(self) -> None:
+        done = all(task.finished for task in self.tasks.values())
+        status = "FINISHED" if done else self.rng.choice(("CANCELED", "FAILED"))
+        self.step_core(e.JobEnding(status))
+        while self.storing or self.committing:
+            self.store_something()
+            self.commit_something()
+        assert self.answered == self.asked, "somebody waits for ever"
+        assert not self.held, "events of coordinators are held for ever"
+        if done and self.bounded and self.commits:
+            for index in range(self.graph.vertices[-1].parallelism):
+                stopped = any(checkpoint.kind.stops for checkpoint in self.metadata.values())
+                assert stopped or self.published.get(index, 0) == 12, f"{self.published}: not all is published"
+        retains = self.retention.retains(JobStatus[status])
+        kept = [checkpoint for checkpoint in self.metadata.values() if not checkpoint.kind.is_savepoint]
+        assert retains or not kept, "checkpoints were left"
+        if not kept:
+            assert not any(uri.startswith("file:/chk/") for uri in self.files), "files were left"
+        needed = {uri for checkpoint in kept for uri in _uris(checkpoint)}
+        shared = {uri for uri in self.files if "/shared/" in uri}
+        if not self.has_lost_messages and not any(task.outbox for task in self.tasks.values()):
+            assert shared <= needed, f"left behind: {sorted(shared - needed)}"
+
+    @property
+    def has_lost_messages(self) -> bool:
+        """Files that only a lost message has named are known to nobody."""
+        return any(isinstance(event, e.TasksStopped) or event == DRIVER_DIES for _, event in self.log)
+
+    def story(self) -> list[str]:
+        return [f"{now_ms:6} {entry if isinstance(entry, str) else _short(entry)}" for now_ms, entry in self.log[-120:]]
+
+
+def _short(event: Any) -> str:
+    text = repr(event).replace(JOB, "j")
+    return text if len(text) <= 160 else f"{text[:157]}..."
+
+
+def _uris(checkpoint: m.CompletedCheckpoint) -> list[str]:
+    uris = []
+    for operator in checkpoint.operators.values():
+        for saved in operator.subtasks.values():
+            for keyed in saved.keyed:
+                if isinstance(keyed, m.IncrementalKeyedStateHandle):
+                    uris += [file.uri for file in (*keyed.shared.values(), *keyed.private.values())]  # type: ignore[union-attr]
+                else:
+                    uris.append(keyed.content.uri)  # type: ignore[union-attr]
+    return uris
+
+
+def _count_in(checkpoint: Optional[m.CompletedCheckpoint], vertex_id: str, index: int) -> int:
+    """How far this subtask had counted; one that had finished before has counted all there is."""
+    if checkpoint is None:
+        return 0
+    snapshot = checkpoint.operators[f"op-{vertex_id}"]
+    if index not in snapshot.subtasks:
+        assert index in snapshot.finished_subtasks
+        return 12
+    (entry,) = snapshot.subtasks[index].operator.states["count"][1]  # type: ignore[union-attr]
+    return pickle.loads(entry)[2]

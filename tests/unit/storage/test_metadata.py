@@ -1,0 +1,103 @@
+"""The metadata document: all of a checkpoint, movable, and refused when it is not whole."""
+
+import dataclasses
+import json
+
+import pytest
+
+from flinkish.errors import CorruptSnapshotError
+from flinkish.messages.checkpoints import (
+    CompletedCheckpoint,
+    FileHandle,
+    IncrementalKeyedStateHandle,
+    InlineBytes,
+    KeyedStateHandle,
+    KeyGroupRange,
+    OperatorSnapshot,
+    OperatorSubtaskState,
+    SnapshotKind,
+)
+from flinkish.storage.metadata import decode_metadata, encode_metadata
+
+ALL = KeyGroupRange(0, 127)
+
+
+def checkpoint(*handles, location="/c/job/chk-1"):
+    operator = OperatorSnapshot("op", "uid", "name", 1, 128, {0: OperatorSubtaskState(handles)})
+    return CompletedCheckpoint(
+        "job", "name", "run", 1, 10, 20, SnapshotKind.SAVEPOINT, location, {"op": operator}
+    )
+
+
+def handles_of(found):
+    return found.operators["op"].subtasks[0].keyed
+
+
+def test_files_in_the_folder_move_with_it_and_others_stay_where_they_are():
+    own, shared = FileHandle("/c/job/chk-1/a", 5), FileHandle("/c/job/shared/b", 6)
+    incremental = IncrementalKeyedStateHandle(ALL, "rocksdb", "id", 1, {"1.sst": shared}, {"M": own, "C": InlineBytes(b"\0")})
+    data = encode_metadata(checkpoint(KeyedStateHandle(ALL, own), incremental))
+    moved = decode_metadata(data, "s3://bucket/elsewhere/")
+    own = FileHandle("s3://bucket/elsewhere/a", 5)
+    assert moved.location == "s3://bucket/elsewhere"
+    assert handles_of(moved) == (
+        KeyedStateHandle(ALL, own),
+        dataclasses.replace(incremental, private={"M": own, "C": InlineBytes(b"\0")}),
+    )
+
+
+def test_a_newer_version_is_refused_with_both_numbers():
+    document = json.loads(encode_metadata(checkpoint()))
+    document["version"] = 9
+    with pytest.raises(CorruptSnapshotError, match="version 9, this flinkish reads up to 1") as caught:
+        decode_metadata(json.dumps(document).encode(), "/c/job/chk-1")
+    assert caught.value.where == "/c/job/chk-1/_metadata" and len(str(caught.value).splitlines()) == 4
+
+
+def test_fields_of_a_later_program_are_passed_over():
+    document = json.loads(encode_metadata(checkpoint()))
+    document["novel"] = document["operators"][0]["novel"] = 1
+    assert decode_metadata(json.dumps(document).encode(), "/c/job/chk-1") == checkpoint()
+
+
+def test_every_cut_is_refused():
+    data = encode_metadata(checkpoint(KeyedStateHandle(ALL, InlineBytes(b"abc"))))
+    for size in range(len(data)):
+        with pytest.raises(CorruptSnapshotError):
+            decode_metadata(data[:size], "/c/job/chk-1")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.update(format="other"),
+        lambda d: d.pop("end"),
+        lambda d: d.update(end=False),
+        lambda d: d.update(kind="NOVEL"),
+        lambda d: d.update(checkpoint_id="1"),
+        lambda d: d.update(checkpoint_id=True),
+        lambda d: d.update(version="1"),
+        lambda d: d["operators"][0].update(subtasks=[1]),
+        lambda d: d["operators"][0].update(coordinator="not base64!"),
+        lambda d: content(d).update(file="../../etc/passwd"),
+        lambda d: content(d).update(file=".."),
+        lambda d: content(d).update(file=""),
+        lambda d: content(d).update(size=-1),
+        lambda d: (content(d).pop("file"), content(d).update(uri="/c/../../x")),
+    ],
+)
+def test_what_cannot_be_is_refused(change):
+    document = json.loads(encode_metadata(checkpoint(KeyedStateHandle(ALL, FileHandle("/c/job/chk-1/a", 5)))))
+    change(document)
+    with pytest.raises(CorruptSnapshotError, match="could not read the metadata"):
+        decode_metadata(json.dumps(document).encode(), "/c/job/chk-1")
+
+
+def content(document):
+    return document["operators"][0]["subtasks"][0][1]["keyed"][0]["content"]
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"null", b"\xff\xfe", b"[" * 100_000])
+def test_what_is_no_document_is_refused(data):
+    with pytest.raises(CorruptSnapshotError):
+        decode_metadata(data, "/c/job/chk-1")
