@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copyreg
 import weakref
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
 from flinkish.common.types import Row, RowKind
 
