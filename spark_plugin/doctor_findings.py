@@ -286,8 +286,8 @@ def judge_slot_to_driver(driver: DriverFacts, reports: Sequence[Mapping[str, Any
     if failed:
         tried = ", ".join(f"{one['address']} ({one['failure']})" for one in failed[0][1]["driver"])
         return Finding(check, "fail", f"{len(failed)} of {len(reports)} tasks ({_hosts(failed)}) do not reach the "
-                       f"driver; tried {tried}", "set spark.driver.host to an address of the driver that executors "
-                       "reach, and open the firewall or container network")  # fmt: skip
+                       f"driver; tried {tried}", "set spark.driver.host, or jobmanager.rpc.address, which goes before it, to an address of the driver "
+                       "that executors reach, and open the firewall or container network")  # fmt: skip
     if silent := [(r["host"], r["meeting_failure"]) for r in reports if "meeting_failure" in r]:
         return Finding(check, "fail", f"tasks on {_hosts(silent)} reached {addresses} and then failed: {silent[0][1]}",
                        "look for what answers on that address instead of the driver")  # fmt: skip

@@ -8,6 +8,7 @@ reported here and the JobManager launches anew.  ``IndependentLauncher`` is the 
 from __future__ import annotations
 
 import logging
+import os
 import re
 import threading
 import time
@@ -296,5 +297,10 @@ def explain_failure(error: object, application: Optional[SparkApplication] = Non
     if gone or "SparkContext was shut down" in text:
         return SlotLostError("lost the Spark tasks that carry the slots", why="Spark was stopped")
     return SlotLostError(
-        "lost the Spark tasks that carry the slots", where=where, why=fold_spark_error(text)
+        "lost the Spark tasks that carry the slots",
+        where=where,
+        why=fold_spark_error(text),
+        # Of a barrier stage Spark does not say why its task ended: it may never have started.
+        do="look at the log of its executor for why the Python of the task ended; it is started as "
+        f"{os.environ.get('PYSPARK_PYTHON', 'python3')} (PYSPARK_PYTHON)",
     )

@@ -309,7 +309,7 @@ class JobManager:
         self._loop.call_soon_threadsafe(self._step, event)
 
     def _ask(self, question: Callable[[Dispatcher], T], default: T) -> T:
-        """Answer of the loop's thread; ``default`` when it does not come in time."""
+        """Answer of the loop's thread; ``default`` if it raises there, which the loop reports."""
         self.check_process()
         if self._thread is None or self._loop_over or threading.current_thread() is self._thread:
             return question(self._dispatcher)
@@ -317,8 +317,10 @@ class JobManager:
         answered = threading.Event()
 
         def ask() -> None:
-            answers.append(question(self._dispatcher))
-            answered.set()
+            try:
+                answers.append(question(self._dispatcher))
+            finally:
+                answered.set()
 
         self._loop.call_soon_threadsafe(ask)
         while not answered.wait(0.1):
@@ -429,7 +431,9 @@ class JobManager:
             case LaunchSlots():
                 self._launch()
             case LaunchSupervisors(tasks):
-                self._hand_over([self._launches[task] for task in tasks])
+                error = self._hand_over([self._launches[task] for task in tasks])
+                if error is not None:  # the other supervisors of this launch live on
+                    self._events += [SupervisorEnded(task, error) for task in tasks]
             case Inform(text):
                 log.info("%s", text)
             case Warn(text):
@@ -556,18 +560,21 @@ class JobManager:
         ]
         self._lease = lease
         self._step(Launched(lease, tuple((launch.task_index, launch.slot_ids) for launch in self._launches)))
-        self._hand_over(self._launches)
+        error = self._hand_over(self._launches)
+        if error is not None:
+            self._launch_over(error)
 
-    def _hand_over(self, launches: list[SlotLaunch]) -> None:
+    def _hand_over(self, launches: list[SlotLaunch]) -> Optional[FlinkishError]:
+        """Start supervisors; why that was not possible, if so."""
         if self._stopping_supervisors:
-            return
+            return None
         try:
             self.launcher.launch(launches)
         except Exception as error:
-            failure = error if isinstance(error, FlinkishError) else InternalError(
-                "could not launch slots", why=f"{type(error).__name__}: {error}"
-            )
-            self._launch_over(failure)
+            if isinstance(error, FlinkishError):
+                return error
+            return InternalError("could not launch slots", why=f"{type(error).__name__}: {error}")
+        return None
 
     def _launch_over(self, error: Optional[FlinkishError]) -> None:
         lease, self._lease = self._lease, None

@@ -63,6 +63,13 @@ def test_a_stage_of_a_stopped_spark_is_lost_because_spark_was_stopped():
     assert error.why == "Spark was stopped"
 
 
+def test_a_stage_that_ended_without_a_reason_names_the_interpreter_that_was_to_run_it(monkeypatch):
+    monkeypatch.setenv("PYSPARK_PYTHON", "/nowhere/python")
+    error = explain_failure(RuntimeError("Stage failed because barrier task ResultTask(0, 0) finished unsuccessfully."))
+    assert isinstance(error, SlotLostError)
+    assert "/nowhere/python (PYSPARK_PYTHON)" in error.do
+
+
 UNREACHED = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
   File "supervisor_task.py", line 60, in main
