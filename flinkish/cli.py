@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import logging
+import os
 import platform
 import sys
 import tempfile
@@ -22,7 +23,8 @@ import types
 from pathlib import Path
 from typing import Callable, Optional, Sequence
 
-from flinkish.common.configuration_check import MINI_CLUSTER, check_master
+from flinkish.common.configuration import CONF_DIR_VARIABLE, Configuration
+from flinkish.common.configuration_check import MINI_CLUSTER, check_configuration, check_master
 from flinkish.common.execution_config import check_parallelism
 from flinkish.common.notices import listen
 from flinkish.common.uncaught_errors import uncaught_error_lines
@@ -38,8 +40,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     try:
         return arguments.command(arguments)
     except FlinkishError as error:
-        # Where in the script it was matters when the job is at fault, not when the machine is.
-        lines = [str(error)] if error.domain == "external" else uncaught_error_lines(error)
+        # Where in the script it was matters when the job is at fault and the user's, not when the machine is.
+        own_words = error.domain == "external" or error.domain == "user" and arguments.command is not _run
+        lines = [str(error)] if own_words else uncaught_error_lines(error)
         print("\n".join(lines), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -112,12 +115,10 @@ def _add_settings(command: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    settings = dict(_split_setting(text) for text in arguments.settings)
     if arguments.master == MINI_CLUSTER:
-        settings["execution.target"] = MINI_CLUSTER
-    elif arguments.master:
-        check_master(arguments.master, "--master")
-        settings["flinkish.spark.master"] = arguments.master
+        arguments.master = None
+        arguments.settings.append(f"execution.target={MINI_CLUSTER}")
+    settings = _settings(arguments)
     listen(_show_notice)
     try:
         return _with_settings(settings, lambda: run_script(arguments.script, arguments.arguments))
@@ -127,6 +128,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _demo(arguments: argparse.Namespace) -> int:
     from spark_plugin.java import find_java
+    from spark_plugin.session import QUICK_START
 
     check_parallelism(arguments.parallelism, what="the demo")
     output = arguments.output or tempfile.mkdtemp(prefix="flinkish-demo-")
@@ -134,26 +136,34 @@ def _demo(arguments: argparse.Namespace) -> int:
     if arguments.overwrite:
         job.append("--overwrite")
     print("The 336,776 flights that left New York in 2013, as a stream of events out of order.")
+    settings = {}
     try:
         java = find_java()
+        settings["spark.driver.extraJavaOptions"] = QUICK_START  # it only carries slots
+        spark = importlib.metadata.version("pyspark")
+        print(f"Starting Spark {spark} on Java {java.version}: {arguments.parallelism} slots ...", flush=True)
     except JavaNotFoundError as error:
+        job += ["--target", MINI_CLUSTER]
         print(f"\n{error.why}.\nSo this runs on the MiniCluster: {arguments.parallelism} local", end=" ")
         print(f"processes, without Spark.\nFor Spark: {error.do}\n", flush=True)
-        return run_script(find_job("flight_delays.py"), [*job, "--target", MINI_CLUSTER])
-    spark = importlib.metadata.version("pyspark")
-    print(f"Starting Spark {spark} on Java {java.version}: {arguments.parallelism} slots ...", flush=True)
-    # Here the JVM only carries slots: the quick compiler halves what its start costs (20 to 11 CPU
-    # seconds, measured with pyspark 4.3).  Where DataFrame jobs run too, the other one pays off.
-    return _with_settings(
-        {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"},
-        lambda: run_script(find_job("flight_delays.py"), job),
-    )
+    return _with_settings(settings, lambda: run_script(find_job("flight_delays.py"), job))
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
     from spark_plugin.doctor import examine_master
+    from spark_plugin.doctor_findings import Findings
 
-    settings = dict(_split_setting(text) for text in arguments.settings)
+    try:
+        findings = examine_master(_settings_to_examine(arguments), arguments.timeout)
+    except FlinkishError as error:
+        if not arguments.json:
+            raise
+        findings = Findings.of_errors("settings", [error])
+    print(findings.to_json() if arguments.json else findings)
+    return 0 if findings.jobs_will_run else 1
+
+
+def _settings_to_examine(arguments: argparse.Namespace) -> dict[str, str]:
     if arguments.master == MINI_CLUSTER:
         raise InvalidJobError(
             "could not examine the MiniCluster",
@@ -161,12 +171,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
             why="its slots are processes of this machine: it needs neither Java nor Spark",
             do=f"run the job: flinkish run --master {MINI_CLUSTER} SCRIPT",
         )
-    if arguments.master:
-        check_master(arguments.master, "--master")
-        settings["flinkish.spark.master"] = arguments.master
-    findings = examine_master(settings, arguments.timeout)
-    print(findings.to_json() if arguments.json else findings)
-    return 0 if findings.jobs_will_run else 1
+    return _settings(arguments)
 
 
 def _version(arguments: argparse.Namespace) -> int:
@@ -194,9 +199,15 @@ def _version(arguments: argparse.Namespace) -> int:
 
 
 def _with_settings(settings: dict[str, str], body: Callable[[], int]) -> int:
-    """Run ``body``; environments that it makes have these settings unless they set others."""
+    """Run ``body``; environments that it makes have these settings unless they set others.
+
+    Raises:
+        InvalidJobError: these settings, with those of the configuration file, cannot work."""
     from flinkish.datastream import StreamExecutionEnvironment
 
+    folder = os.environ.get(CONF_DIR_VARIABLE)
+    places = ["the command line (-D or --conf)", *([f"the configuration file in {folder}"] if folder else [])]
+    check_configuration(Configuration.load_global().add_all(settings), where=" or ".join(places))
     StreamExecutionEnvironment.set_context(settings)
     try:
         return body()
@@ -206,6 +217,15 @@ def _with_settings(settings: dict[str, str], body: Callable[[], int]) -> int:
 
 def _show_notice(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def _settings(arguments: argparse.Namespace) -> dict[str, str]:
+    """Those of the command line."""
+    settings = dict(_split_setting(text) for text in arguments.settings)
+    if arguments.master:
+        check_master(arguments.master, "--master")
+        settings["flinkish.spark.master"] = arguments.master
+    return settings
 
 
 def _split_setting(text: str) -> tuple[str, str]:
@@ -240,17 +260,23 @@ def run_script(script: str, arguments: Sequence[str]) -> int:
     """
     path = Path(script)
     if not path.is_file():
-        raise InvalidJobError(f"could not run {script}", why="there is no such file")
+        raise InvalidJobError(
+            f"could not run {script}", where=os.getcwd(), why="there is no such file",
+            do="give the path of a Python file that calls env.execute()",
+        )
     module = types.ModuleType("__main__")
     module.__file__ = str(path.resolve())
-    code = compile(path.read_bytes(), module.__file__, "exec")
     previous = sys.modules["__main__"], sys.argv, sys.path[:]
     sys.modules["__main__"] = module
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(path.resolve().parent))
     exit_code = 1
     try:
-        exit_code = _exit_code(lambda: exec(code, module.__dict__))
+        exit_code = _exit_code(
+            lambda: exec(
+                compile(path.read_bytes(), str(module.__file__), "exec", dont_inherit=True), module.__dict__
+            )
+        )
         return exit_code
     finally:
         _report_forgotten_sinks(exit_code)

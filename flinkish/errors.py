@@ -82,7 +82,7 @@ class InvalidJobError(UserError):
 
 
 class UnpicklableFunctionError(InvalidJobError):
-    """A function or one of the variables that it captures cannot be pickled."""
+    """A function or one of the variables that it captures cannot be pickled, or not unpickled in a slot."""
 
 
 class ConfigurationError(InvalidJobError):

@@ -32,8 +32,8 @@ from typing import Any, Iterator, NamedTuple, Optional, Sequence
 import pyarrow as pa
 
 from flinkish.common import Configuration, Time, WatermarkStrategy
-from flinkish.connectors.delta.delta_sink import DeltaSink
-from flinkish.connectors.files.file_sink import ParquetSink
+from flinkish.connectors.delta import DeltaSink
+from flinkish.connectors.files import ParquetSink
 from flinkish.connectors.spi import (
     Boundedness,
     Sink,

@@ -42,7 +42,7 @@ class ClassicApplication(SparkApplication):
     def task_slots(self) -> Optional[int]:
         return session.task_slots(self.context)
 
-    def wait_for_task_slots(self, wanted: int, timeout_ms: int) -> None:
+    def wait_for_task_slots(self, wanted: Optional[int], timeout_ms: int) -> None:
         session.wait_for_task_slots(self.context, wanted, timeout_ms)
 
     def wait_for_executors(self, tasks: int, stopping: threading.Event) -> bool:

@@ -6,12 +6,14 @@ All that there is to ask it by is what a Connect session offers.  The slots are 
 
 from __future__ import annotations
 
+import atexit
 import ipaddress
 import logging
 import os
 import re
 import socket
 import threading
+import weakref
 from typing import Any, Callable, Iterator, Mapping, Optional
 from urllib.parse import urlsplit
 
@@ -24,6 +26,8 @@ log = logging.getLogger(__name__)
 _POLL_S = 0.5
 _ASK_TIMEOUT_S = 5
 _SCHEMA = "task int, reason string, failed boolean"
+#: Clients whose goodbye does not wait for a server that is gone.
+_bounded: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class ConnectApplication(SparkApplication):
@@ -63,6 +67,7 @@ class ConnectApplication(SparkApplication):
             )
         self.where += f", master {self.master}"
         self._server = server_address(spark)
+        self._bound_exit()
 
     def setting(self, key: str, default: str = "") -> str:
         from pyspark.errors import PySparkException
@@ -94,9 +99,11 @@ class ConnectApplication(SparkApplication):
         splits = re.search(r"splits=(\d+)", plan)
         return int(splits[1]) // self.task_cpus() if splits else None
 
-    def wait_for_task_slots(self, wanted: int, timeout_ms: int) -> None:
-        if not self._is_local():
-            session.wait_until_registered(self._registered_or_enough(wanted), wanted, timeout_ms)
+    def wait_for_task_slots(self, wanted: Optional[int], timeout_ms: int) -> None:
+        # The server is older than this session, so its executors have come; how many were asked for is
+        # not told.
+        if wanted is not None and not self._is_local():
+            session.wait_until_registered(self._registered_or_enough(wanted), wanted, timeout_ms, self.where)
 
     def wait_for_executors(self, tasks: int, stopping: threading.Event) -> bool:
         registered = self._registered_or_enough(tasks)
@@ -104,6 +111,14 @@ class ConnectApplication(SparkApplication):
             if stopping.wait(_POLL_S):
                 return False
         return True
+
+    def _bound_exit(self) -> None:
+        """PySpark 4 says goodbye to the server when the process ends, and goes on trying for ten minutes when
+        it is gone.  Called after PySpark has registered that, so this comes before it."""
+        client = self.session.client
+        if hasattr(client, "set_retry_policies") and client not in _bounded:
+            _bounded.add(client)
+            atexit.register(_try_once_if_gone, client, self._server)
 
     def _is_local(self) -> bool:
         """Its one executor is there from the start."""
@@ -150,13 +165,7 @@ class ConnectApplication(SparkApplication):
     def is_alive(self) -> bool:
         if self.session.is_stopped:
             return False
-        if self._server is None:
-            return True
-        try:
-            socket.create_connection(self._server, timeout=_ASK_TIMEOUT_S).close()
-        except OSError:
-            return False
-        return True
+        return _answers(self._server)
 
     def describe_waiting(self, name: str, tasks: int) -> str:
         return f"{self.where} does not say what holds the cores"
@@ -184,6 +193,22 @@ class ConnectApplication(SparkApplication):
             probe.connect(address)
             own, peer = probe.getsockname()[0], probe.getpeername()[0]
         return own, own == peer or ipaddress.ip_address(peer).is_loopback
+
+
+def _answers(server: Optional[tuple[str, int]]) -> bool:
+    """Whether somebody listens there; True also where it is not known where."""
+    if server is None:
+        return True
+    try:
+        socket.create_connection(server, timeout=_ASK_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _try_once_if_gone(client: Any, server: Optional[tuple[str, int]]) -> None:
+    if not client.is_closed and not _answers(server):
+        client.set_retry_policies([])
 
 
 def server_address(spark: Any) -> Optional[tuple[str, int]]:

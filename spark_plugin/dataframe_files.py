@@ -74,6 +74,10 @@ def files_in(folder: str) -> Optional[DataFrameFiles]:
     return _stagings.get(folder)
 
 
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_stagings.clear)  # they are the parent's
+
+
 @atexit.register
 def _remove_all() -> None:
     for staging in list(_stagings.values()):

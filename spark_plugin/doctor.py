@@ -30,6 +30,7 @@ from typing import Any, Iterator, Mapping, Optional
 
 import flinkish
 from flinkish.common import options
+from flinkish.common.configuration_check import look_for_mistakes
 from flinkish.connectors.files.file_system import absolute_uri
 from flinkish.errors import FlinkishError, JavaNotFoundError
 from spark_plugin import doctor_probe, session
@@ -52,7 +53,7 @@ _END_S = 2.0  # of the budget, for tasks to end and reports to come
 _REMOVE_S = 30.0
 _START_S = 120.0
 _EXECUTORS_S = 30.0
-_MASTER_ANSWER_S = 3.0
+_NEXT_EXECUTOR_S = 3.0  # a busy cluster grants them later, then fewer are tried
 _TASKS_WHERE_UNKNOWN, _TASKS_MIN, _TASKS_MAX = 2, 8, 64
 _POLL_S = 0.05
 _MODULES = ("flinkish", "pyarrow")
@@ -72,13 +73,22 @@ def examine(
             hangs in several places costs up to twice this time.
     """
     settings = _settings(configuration)
+    mistakes, warnings = look_for_mistakes(settings)
+    if mistakes:
+        return Findings.of_errors("settings", mistakes)
     try:
         application = application_of(spark)
     except FlinkishError as error:
-        return _only("Spark", error)
+        return Findings.of_errors("Spark", [error])
     launcher, refusal = _launcher(application, settings)
     tasks = 0 if launcher is None else _tasks_to_start(application, timeout_s / 3)
-    facts = replace(_driver_facts(application, settings), refusal=refusal, budget_s=timeout_s, asked=tasks)
+    facts = replace(
+        _driver_facts(application, settings),
+        settings_warnings=warnings,
+        refusal=refusal,
+        budget_s=timeout_s,
+        asked=tasks,
+    )
     source, token = inspect.getsource(doctor_probe), secrets.token_hex(16)
     storage = _CheckpointStorage(source, facts.storage_uri, token, timeout_s / 2)
     try:
@@ -123,16 +133,21 @@ def examine_master(settings: Mapping[str, Any], timeout_s: float = BUDGET_S) -> 
     """Start Spark as a job with these settings would, examine it, and stop it.
 
     A Spark that cannot be started is a finding, not an error.
+
+    Raises:
+        ConfigurationError: the configuration file is not there, or no YAML.
     """
+    settings = _settings(settings)
+    mistakes, _ = look_for_mistakes(settings)
+    if mistakes:
+        return Findings.of_errors("settings", mistakes)
     try:
         java = find_java()
     except JavaNotFoundError as error:
-        return _only("Java", error)
+        return Findings.of_errors("Java", [error])
     found_java = Finding("Java", "ok", f"Java {java.version} at {java.path}")
-    if (silent := _silent_master(str(settings.get(session.SPARK_MASTER_KEY, "")))) is not None:
-        return Findings((found_java, silent))
     try:
-        context = _start_spark(settings)
+        context = _start_spark(_with_quick_start(settings))
         if context is None:
             return Findings(
                 (
@@ -140,35 +155,24 @@ def examine_master(settings: Mapping[str, Any], timeout_s: float = BUDGET_S) -> 
                     Finding("Spark", "fail", f"it did not start within {_START_S:.0f} s", "look at Spark's log"),
                 )
             )
-        session.wait_for_task_slots(context, _TASKS_MIN, int(_EXECUTORS_S * 1000))
+        session.wait_for_task_slots(context, None, int(_EXECUTORS_S * 1000), _NEXT_EXECUTOR_S)
         _executors_come(ClassicApplication(context), min(_TASKS_MIN, session.task_slots(context)), _EXECUTORS_S)
         findings = examine(context, settings, timeout_s)
     except FlinkishError as error:
-        return Findings((found_java, *_only("Spark", error).lines))
+        return Findings((found_java, *Findings.of_errors("Spark", [error]).lines))
     finally:
         session.shut_down()
     return Findings(tuple(found_java if line.check == "Java" else line for line in findings.lines))
 
 
-def _only(check: str, error: FlinkishError) -> Findings:
-    text = f"{error.what}: {error.why}" if error.why else error.what
-    return Findings((Finding(check, "fail", text, error.do),))
-
-
-def _silent_master(master: str) -> Optional[Finding]:
-    """A standalone master that nobody listens at: Spark itself tries for a minute and more."""
-    if not master.startswith("spark://"):
-        return None
-    failures = []
-    for address in master[len("spark://") :].split(","):
-        host, _, port = address.rpartition(":")
-        try:
-            with socket.create_connection((host.strip("[]"), int(port)), _MASTER_ANSWER_S):
-                return None
-        except (OSError, ValueError) as error:
-            failures.append(f"{address} ({doctor_probe.failure_text(error)})")
-    return Finding("Spark", "fail", f"no master answers at {', '.join(failures)}",
-                   "start it, or give its address as its web page shows it")  # fmt: skip
+def _with_quick_start(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The examination ends before the code that a JVM compiles thoroughly is run often."""
+    driver, executor = "spark.driver.extraJavaOptions", "spark.executor.defaultJavaOptions"
+    return {
+        **settings,
+        driver: f"{session.QUICK_START} {settings.get(driver, '')}".strip(),
+        executor: settings.get(executor, session.QUICK_START),
+    }
 
 
 def _start_spark(settings: Mapping[str, Any]) -> Any:
@@ -184,10 +188,8 @@ def _start_spark(settings: Mapping[str, Any]) -> Any:
     thread = threading.Thread(target=start, name="flinkish doctor starts Spark", daemon=True)
     thread.start()
     thread.join(_START_S)
-    if result and isinstance(result[0], FlinkishError):
-        raise result[0]
     if result and isinstance(result[0], BaseException):
-        raise explain_failure(str(result[0]))
+        raise result[0]
     return result[0] if result else None
 
 
@@ -221,12 +223,14 @@ def _driver_facts(application: SparkApplication, settings: Mapping[str, Any]) ->
     facts = DriverFacts(
         spark_version=importlib.metadata.version("pyspark"),
         master=application.master,
+        settings=len(settings),
         kind=spark_kind(application.master, connect, _tags(application), os.environ),
         python=platform.python_version(),
         modules={name: doctor_probe.version_of(name, [*sys.path, *_paths()]) for name in _MODULES},
         slots_total=None if application.allocates_dynamically() else application.task_slots(),
         slots_per_task=options.read(settings, options.NUM_TASK_SLOTS),
         storage_uri=None if uri is None else absolute_uri(uri),
+        storage_used=options.CHECKPOINT_DIRECTORY.key not in options.NOT_USED_YET,
         memory_overhead_bytes=_memory_overhead_bytes(application),
     )
     if not isinstance(application, ClassicApplication):

@@ -11,6 +11,8 @@ import textwrap
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Mapping, Optional, Sequence
 
+from flinkish.errors import FlinkishError
+
 Status = Literal["ok", "warn", "fail"]
 
 #: What pyarrow, Kafka's and RocksDB's libraries take in a slot (measured).
@@ -47,6 +49,16 @@ class Findings:
     def jobs_will_run(self) -> bool:
         return all(line.status != "fail" for line in self.lines)
 
+    @classmethod
+    def of_errors(cls, check: str, errors: Sequence[FlinkishError]) -> "Findings":
+        """Each error as a failure of this check."""
+        return cls(
+            tuple(
+                Finding(check, "fail", f"{error.what}: {error.why}" if error.why else error.what, error.do)
+                for error in errors
+            )
+        )
+
     def of(self, check: str) -> Finding:
         """The line of this check.  Raises KeyError."""
         for line in self.lines:
@@ -65,8 +77,8 @@ class Findings:
             if line.do:
                 text += _wrapped(" " * (5 + _LABEL_WIDTH) + "do: ", line.do)
         text.append("")
-        failed = [line.check for line in self.lines if line.status == "fail"]
-        warned = [line.check for line in self.lines if line.status == "warn"]
+        failed = dict.fromkeys(line.check for line in self.lines if line.status == "fail")
+        warned = dict.fromkeys(line.check for line in self.lines if line.status == "warn")
         if failed:
             text.append(f"Jobs will not run here: {', '.join(failed)}.")
         elif warned:
@@ -92,14 +104,18 @@ class DriverFacts:
     """What the driver knows.
 
     ``refusal``: what, why and do of the error with which a launch would end, None when it would not.
+    ``settings``: how many have been set; ``settings_warnings``: what is odd about them.
     ``slots_total`` None: only the running cluster knows.  ``holders``: Spark stages that run now.
-    ``asked``: tasks that the examination has started; ``came``: those that connected or reported.
+    ``asked``: tasks that the examination has started.
+    ``storage_used``: jobs write to the checkpoint storage, so they fail where it does.
     ``job_failure``: how the examination's own Spark job failed.
     """
 
     spark_version: str
     master: str
     kind: str
+    settings: int = 0
+    settings_warnings: Sequence[str] = ()
     java: str = ""
     python: str = ""
     modules: Mapping[str, Optional[str]] = field(default_factory=dict)
@@ -115,6 +131,7 @@ class DriverFacts:
     addresses: Sequence[str] = ()
     storage_uri: Optional[str] = None
     storage_failure: str = ""
+    storage_used: bool = True
     memory_overhead_bytes: Optional[int] = None
     tasks_per_executor: int = 1
     budget_s: float = 10.0
@@ -158,6 +175,7 @@ def judge(driver: DriverFacts, reports: Sequence[Mapping[str, Any]]) -> Findings
     """All findings of a session that is up."""
     return Findings(
         (
+            judge_settings(driver),
             Finding("Java", "ok", driver.java or "runs on the server of Spark Connect"),
             judge_spark(driver),
             judge_slots(driver, reports),
@@ -171,6 +189,15 @@ def judge(driver: DriverFacts, reports: Sequence[Mapping[str, Any]]) -> Findings
             judge_clock(driver, reports),
         )
     )
+
+
+def judge_settings(driver: DriverFacts) -> Finding:
+    check = "settings"
+    if driver.settings_warnings:
+        text = "; ".join(" ".join(warning.split()) for warning in driver.settings_warnings)
+        return Finding(check, "warn", text, "correct or remove what has no effect")
+    return Finding(check, "ok", f"{driver.settings} set, each has a value that it can have" if driver.settings else
+                   "none set")  # fmt: skip
 
 
 def judge_spark(driver: DriverFacts) -> Finding:
@@ -259,8 +286,8 @@ def judge_slot_to_driver(driver: DriverFacts, reports: Sequence[Mapping[str, Any
     if failed:
         tried = ", ".join(f"{one['address']} ({one['failure']})" for one in failed[0][1]["driver"])
         return Finding(check, "fail", f"{len(failed)} of {len(reports)} tasks ({_hosts(failed)}) do not reach the "
-                       f"driver; tried {tried}", "set spark.driver.host to an address of the driver that executors "
-                       "reach, and open the firewall or container network")  # fmt: skip
+                       f"driver; tried {tried}", "set spark.driver.host, or jobmanager.rpc.address, which goes before it, to an address of the driver "
+                       "that executors reach, and open the firewall or container network")  # fmt: skip
     if silent := [(r["host"], r["meeting_failure"]) for r in reports if "meeting_failure" in r]:
         return Finding(check, "fail", f"tasks on {_hosts(silent)} reached {addresses} and then failed: {silent[0][1]}",
                        "look for what answers on that address instead of the driver")  # fmt: skip
@@ -306,11 +333,13 @@ def judge_checkpoint_storage(driver: DriverFacts, reports: Sequence[Mapping[str,
     if uri is None:
         return Finding(check, "ok", "no folder is configured (execution.checkpointing.dir)")
     advice = "name a folder or URI that the driver and all executors can write to"
+    bad: Status = "fail" if driver.storage_used else "warn"
+    unused = "" if driver.storage_used else "; this version does not use it, so jobs run all the same"
     if driver.storage_failure:
-        return Finding(check, "fail", f"{uri} from the driver: {driver.storage_failure}", advice)
+        return Finding(check, bad, f"{uri} from the driver: {driver.storage_failure}{unused}", advice)
     failed = [(r["host"], r["storage"]["failure"]) for r in reports if r.get("storage", {}).get("failure")]
     if failed:
-        return Finding(check, "fail", f"{uri} from executors ({_hosts(failed)}): {failed[0][1]}", advice)
+        return Finding(check, bad, f"{uri} from executors ({_hosts(failed)}): {failed[0][1]}{unused}", advice)
     if not reports:
         return Finding(check, "warn", f"{uri}: the driver can write, rename, read and delete; executors were not tried",
                        "examine again when the checks above are ok")  # fmt: skip

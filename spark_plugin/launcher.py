@@ -8,6 +8,7 @@ reported here and the JobManager launches anew.  ``IndependentLauncher`` is the 
 from __future__ import annotations
 
 import logging
+import os
 import re
 import threading
 import time
@@ -29,6 +30,7 @@ from spark_plugin import session
 from spark_plugin.classic_application import ClassicApplication
 from spark_plugin.connect_application import ConnectApplication
 from spark_plugin.spark_application import SparkApplication
+from spark_plugin.spark_errors import fold_spark_error
 
 log = logging.getLogger(__name__)
 
@@ -102,12 +104,7 @@ class SparkLauncher(Launcher):
                 needed=slots,
                 available=capacity,
             )
-        # Elsewhere more executors may be about to register.
-        if slots == capacity and slots and self.application.is_on_this_machine():
-            log.warning(
-                "slots take every core: DataFrame jobs wait until they end slots=%d master=%s",
-                slots, self.application.master,
-            )
+        self._warn_of_cores(slots)
 
     # ---- Launcher -----------------------------------------------------------------------------------
 
@@ -118,8 +115,6 @@ class SparkLauncher(Launcher):
     def launch(self, launches: Sequence[SlotLaunch]) -> None:
         assert launches, "nothing to launch"
         with self._lock:
-            if not self._group:
-                self._warn_of_shared_cores()
             self._group = session.JOB_GROUP_PREFIX + launches[0].lease
             for part in [list(launches)] if self.together else [[launch] for launch in launches]:
                 first = part[0].task_index
@@ -130,12 +125,20 @@ class SparkLauncher(Launcher):
                 )
                 run.thread.start()
 
-    def _warn_of_shared_cores(self) -> None:
-        task_cpus = self.application.task_cpus()
-        if self._slots_per_task > task_cpus:
+    def _warn_of_cores(self, slots: int) -> None:
+        tasks = self.application.task_slots()
+        if not slots or tasks is None:
+            return
+        master = self.application.master
+        # Elsewhere more executors may be about to register.
+        if -(-slots // self._slots_per_task) == tasks and self.application.is_on_this_machine():
+            log.warning("slots take every core: DataFrame jobs wait until they end slots=%d master=%s", slots, master)
+        cores = tasks * self.application.task_cpus()
+        if slots > cores:
             log.warning(
-                "slots share the cores of their Spark task taskmanager.numberOfTaskSlots=%d spark.task.cpus=%d",
-                self._slots_per_task, task_cpus,
+                "slots share cores: there are more of them slots=%d cores=%d taskmanager.numberOfTaskSlots=%d "
+                "spark.task.cpus=%d master=%s",
+                slots, cores, self._slots_per_task, self.application.task_cpus(), master,
             )
 
     def stop(self, timeout_ms: int) -> None:
@@ -171,8 +174,15 @@ class SparkLauncher(Launcher):
         if not self.alive() or not self.application.is_alive():
             return ""
         held = self.application.describe_waiting(self._group, tasks)
-        must = f"{tasks} Spark tasks must start{' together' if self.together else ''}"
-        return f"{must}, {held}" if held else ""
+        if not held and not self.application.is_on_this_machine():
+            timeout = self.application.setting("spark.network.timeout", "120s")
+            return (
+                f"Spark says that all {tasks} tasks run; they may be about to start Python, or an executor's host is "
+                f"lost, which Spark sees after spark.network.timeout ({timeout})"
+            )
+        if not held:
+            return ""
+        return f"{tasks} Spark tasks must start{' together' if self.together else ''}, {held}"
 
     def advertised_hosts(self) -> list[str]:
         return [self._rpc_address] if self._rpc_address else self.application.advertised_hosts()
@@ -287,20 +297,10 @@ def explain_failure(error: object, application: Optional[SparkApplication] = Non
     if gone or "SparkContext was shut down" in text:
         return SlotLostError("lost the Spark tasks that carry the slots", why="Spark was stopped")
     return SlotLostError(
-        "lost the Spark tasks that carry the slots", where=where, why=fold_spark_error(text)
+        "lost the Spark tasks that carry the slots",
+        where=where,
+        why=fold_spark_error(text),
+        # Of a barrier stage Spark does not say why its task ended: it may never have started.
+        do="look at the log of its executor for why the Python of the task ended; it is started as "
+        f"{os.environ.get('PYSPARK_PYTHON', 'python3')} (PYSPARK_PYTHON)",
     )
-
-def fold_spark_error(text: str) -> str:
-    """The readable part of a Spark exception's text: Python's traceback, else the first cause.
-
-    >>> fold_spark_error("An error occurred.\\n: org.apache.spark.SparkException: Job 3 cancelled \\n\\tat org.x")
-    'Job 3 cancelled'
-    """
-    tracebacks = re.findall(
-        r"Traceback \(most recent call last\):\n.*?(?=\n\s*\n|\n\tat |\Z)", text, re.DOTALL
-    )
-    if tracebacks:
-        return tracebacks[-1].strip()
-    causes = re.findall(r"^(?:: |Caused by: )?[\w.$]+(?:Exception|Error): (.*)", text, re.MULTILINE)
-    lines = [line for line in text.splitlines() if line.strip()]
-    return (causes[0] if causes else lines[0] if lines else "no reason was given").strip()

@@ -6,10 +6,12 @@ never touches a DataFrame goes without; one that does gets its session on top of
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -18,19 +20,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, Optional
 
-from flinkish.errors import UnsupportedSparkError
+from flinkish.common.driver_only import check_in_driver
+from flinkish.common.notices import notify
+from flinkish.errors import FlinkishError, ResourceError, UnsupportedSparkError
 from spark_plugin.java import find_java
+from spark_plugin.master_check import check_master_works
+from spark_plugin.spark_errors import fold_spark_error
 
 log = logging.getLogger(__name__)
 
 SPARK_MASTER_KEY = "flinkish.spark.master"
+#: For a JVM that lives shortly: the quick compiler halves what its start costs (20 to 11 CPU seconds,
+#: measured with pyspark 4.3).  Where DataFrame jobs run too, the other one pays off.
+QUICK_START = "-XX:TieredStopAtLevel=1"
 #: Jobs that carry slots; each launch adds its lease.  Ctrl-C leaves them to the JobManager.
 JOB_GROUP_PREFIX = "flinkish-slots-"
 
 _LOCAL = re.compile(r"local\[\s*(\*|\d+)\s*(?:,\s*(\d+)\s*)?\]")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]")
 #: Executors of one application start together; one that comes later than this waits for cores.
-_NEXT_EXECUTOR_S = 10
+NEXT_EXECUTOR_S = 10.0
+_WAIT_NOTICE_S = 5.0
 _EXECUTORS_POLL_S = 0.1
 _lock = threading.Lock()
 
@@ -122,7 +132,8 @@ def active_context() -> Optional[Any]:
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context
-    return context if context is not None and context._jsc is not None else None
+    # While it starts it has no `_jsc` yet, and the handler of Ctrl-C may ask.
+    return context if getattr(context, "_jsc", None) is not None else None
 
 
 def get_or_create_context(tasks_needed: int, configuration: Mapping[str, Any]) -> Any:
@@ -133,11 +144,13 @@ def get_or_create_context(tasks_needed: int, configuration: Mapping[str, Any]) -
         configuration: of the job; its ``spark.*`` keys go to the context that is started here.
     Raises:
         JavaNotFoundError: no Java, and none is running yet.
+        UnsupportedSparkError, ConnectionLostError: of ``check_master_works``.
+        ResourceError: Spark did not start for another reason.
     """
     with _lock:
         context = active_context()
         if context is None:
-            context = _create_context(tasks_needed, configuration)
+            context = _start_context(tasks_needed, configuration)
             log.info(
                 "spark started version=%s master=%s application=%s",
                 context.version, context.master, context.applicationId,
@@ -152,6 +165,7 @@ def get_or_create(tasks_needed: int, configuration: Mapping[str, Any]) -> Any:
     if "SPARK_REMOTE" in os.environ or "SPARK_CONNECT_MODE_ENABLED" in os.environ:
         from pyspark.sql import SparkSession
 
+        check_in_driver("start Spark")
         spark = SparkSession.builder.getOrCreate()
         context = active_context()
         if context is not None:  # remote("local"): the server is this process
@@ -168,6 +182,24 @@ def get_or_create_session(tasks_needed: int, configuration: Mapping[str, Any]) -
     return SparkSession.builder.getOrCreate()
 
 
+def _start_context(tasks_needed: int, configuration: Mapping[str, Any]) -> Any:
+    check_in_driver("start Spark")
+    try:
+        return _create_context(tasks_needed, configuration)
+    except FlinkishError:
+        raise
+    except Exception as error:
+        asked = configuration.get(SPARK_MASTER_KEY)
+        text = str(error)
+        raise ResourceError(
+            "could not start Spark",
+            where=f"master {asked}" if asked else "this process",
+            why="its JVM has ended; what it wrote stands above this" if "JAVA_GATEWAY_EXITED" in text
+            else fold_spark_error(text),
+            do="correct the master, or the settings that begin with spark.",
+        ) from error  # fmt: skip
+
+
 def _create_context(tasks_needed: int, configuration: Mapping[str, Any]) -> Any:
     from pyspark import SparkConf, SparkContext
 
@@ -178,6 +210,7 @@ def _create_context(tasks_needed: int, configuration: Mapping[str, Any]) -> Any:
     before_start = SparkConf(loadDefaults=False)
     if not submitted:
         find_java()
+        check_master_works(str(asked or ""))
         # Read when the JVM starts, so they cannot wait for the context.
         quiet = Path(__file__).with_name("log4j2-quiet.properties").as_uri()
         options = f"-Dlog4j2.configurationFile={quiet} {given.get('spark.driver.extraJavaOptions', '')}"
@@ -188,7 +221,8 @@ def _create_context(tasks_needed: int, configuration: Mapping[str, Any]) -> Any:
             before_start.set("spark.master", str(asked))
     # PySpark 4 imports pandas at its first call and warns of pandas 3; nothing here hands it pandas.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
-    SparkContext._ensure_initialized(conf=before_start)
+    with _ctrl_c_later():
+        SparkContext._ensure_initialized(conf=before_start)
     conf = SparkConf()  # what spark-submit, its files and PYSPARK_SUBMIT_ARGS say
     for key, value in given.items():
         if submitted or key != "spark.driver.extraJavaOptions":
@@ -201,7 +235,29 @@ def _create_context(tasks_needed: int, configuration: Mapping[str, Any]) -> Any:
         if conf.get("spark.app.name", "pyspark-shell") == "pyspark-shell":
             conf.setAppName("flinkish")
         _set_defaults(conf, given, master)
-    return SparkContext(conf=conf)
+    try:
+        return SparkContext(conf=conf)
+    except KeyboardInterrupt:
+        _end_jvm()  # it goes on to make the context, which would be in the way of the next
+        raise
+
+
+@contextlib.contextmanager
+def _ctrl_c_later() -> Iterator[None]:
+    """A Ctrl-C takes effect after the block: one while PySpark waits for its new JVM takes the folder from it in
+    which it is to say its port, and then that JVM never ends."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    pressed: list[tuple[int, Any]] = []
+    signal.signal(signal.SIGINT, lambda signum, frame: pressed.append((signum, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        before(*pressed[0])
 
 
 def _set_defaults(conf: Any, given: Mapping[str, str], master: str) -> None:
@@ -266,25 +322,75 @@ def registered_task_slots(context: Any) -> int:
     return scala_context.maxNumConcurrentTasks(profile)
 
 
-def wait_for_task_slots(context: Any, wanted: int, timeout_ms: int) -> None:
-    """Wait until executors for ``wanted`` tasks have registered.  Returns earlier when the cluster seems to
-    have no more: none at all after ``timeout_ms``, no further one for ten seconds.
+def wait_for_task_slots(
+    context: Any, wanted: Optional[int], timeout_ms: int, next_executor_s: float = NEXT_EXECUTOR_S
+) -> None:
+    """Wait until executors for ``wanted`` tasks have registered; None: for as many as Spark was asked for.
+    Returns earlier when the cluster seems to have no more: none at all after ``timeout_ms``, no further one
+    for ``next_executor_s``.
 
     An application is up before its executors are, and what a standalone master, YARN or Kubernetes will
     grant is known only when they register.  Where the master's text says how many there will be, the
     JobManager waits, not we."""
-    task_cpus = int(context.getConf().get("spark.task.cpus", "1"))
-    if task_slots_of_master(context.master, task_cpus, cores=1) is None:
-        wait_until_registered(lambda: registered_task_slots(context), wanted, timeout_ms)
+    settings = context.getConf()
+    task_cpus = int(settings.get("spark.task.cpus", "1"))
+    if task_slots_of_master(context.master, task_cpus, cores=1) is not None:
+        return
+    if wanted is None:
+        wanted = task_slots_asked_for(context.master, task_cpus, settings.get)
+    wait_until_registered(
+        lambda: registered_task_slots(context),
+        sys.maxsize if wanted is None else wanted,
+        timeout_ms,
+        f"master {context.master}",
+        lambda: next_executor_s - _newest_executor_age_s(context),
+    )
 
 
-def wait_until_registered(count: Callable[[], int], wanted: int, timeout_ms: int) -> None:
-    """As ``wait_for_task_slots``; ``count`` says for how many tasks executors have registered."""
-    seen, deadline_s = 0, time.monotonic() + timeout_ms / 1000
-    while (registered := count()) < wanted and time.monotonic() < deadline_s:
+def task_slots_asked_for(
+    master: str, task_cpus: int, setting: Callable[[str, Optional[str]], Optional[str]]
+) -> Optional[int]:
+    """Tasks that all executors would run at once if the cluster gave as many as its settings ask for; None:
+    they say no number, so a standalone cluster gives all it has.
+
+    >>> task_slots_asked_for("spark://h:7077", 2, {"spark.cores.max": "6"}.get)
+    3
+    >>> task_slots_asked_for("yarn", 1, {"spark.executor.instances": "3", "spark.executor.cores": "2"}.get)
+    6
+    """
+    if master.startswith("spark:"):
+        cores = setting("spark.cores.max", None)
+        return int(cores) // task_cpus if cores else None
+    executors = int(setting("spark.executor.instances", None) or 2)
+    return executors * (int(setting("spark.executor.cores", None) or 1) // task_cpus)
+
+
+def wait_until_registered(
+    count: Callable[[], int],
+    wanted: int,
+    timeout_ms: int,
+    where: str,
+    next_executor_s: Callable[[], float] = lambda: NEXT_EXECUTOR_S,
+) -> None:
+    """As ``wait_for_task_slots``; ``count`` says for how many tasks executors have registered, ``where`` is
+    for the user, ``next_executor_s`` is asked when one has come."""
+    began_s, told, seen = time.monotonic(), False, 0
+    deadline_s = began_s + timeout_ms / 1000
+    while (registered := count()) < wanted and (now_s := time.monotonic()) < deadline_s:
         if registered > seen:
-            seen, deadline_s = registered, time.monotonic() + _NEXT_EXECUTOR_S
+            seen, deadline_s = registered, now_s + next_executor_s()
+        elif not told and now_s - began_s > _WAIT_NOTICE_S:
+            told = True
+            asked = f"for {wanted} tasks" if wanted < sys.maxsize else "of all workers"
+            notify(f"Waiting for executors {asked}, have them for {registered} ({where})", unheard=log.warning)
         time.sleep(_EXECUTORS_POLL_S)
+
+
+def _newest_executor_age_s(context: Any) -> float:
+    known = context._jsc.sc().statusStore().executorList(True)
+    executors = [known.apply(index) for index in range(known.size())]
+    added_ms = [executor.addTime().getTime() for executor in executors if executor.id() != "driver"]
+    return time.time() - max(added_ms) / 1000 if added_ms else 0.0  # 0: the list is a moment late
 
 
 @dataclass(frozen=True)
@@ -346,10 +452,24 @@ def shut_down(timeout_s: float = 10) -> None:
     context = active_context()
     if context is None:
         return
-    gateway = context._gateway
     context.stop()
+    _end_jvm(timeout_s)
+
+
+def _end_jvm(timeout_s: float = 10) -> None:
+    """If this process started it, so that the next context gets a new one."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
     process = getattr(gateway, "proc", None)
-    if process is not None:
-        gateway.shutdown()
-        process.stdin.close()  # the JVM ends with it
+    if gateway is None or process is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    process.stdin.close()  # the JVM ends with it
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        log.warning("the JVM of Spark did not end, killing it pid=%d", process.pid)
+        process.kill()
         process.wait(timeout_s)

@@ -37,8 +37,10 @@ class SparkApplication(abc.ABC):
         """Tasks that the cluster runs at once, those in use included; None: it does not say."""
 
     @abc.abstractmethod
-    def wait_for_task_slots(self, wanted: int, timeout_ms: int) -> None:
-        """Wait until so many can run; returns earlier when the cluster seems to have no more."""
+    def wait_for_task_slots(self, wanted: Optional[int], timeout_ms: int) -> None:
+        """Wait until so many can run; returns earlier when the cluster seems to have no more.
+
+        None: until all executors that this Spark has been asked for are there."""
 
     @abc.abstractmethod
     def wait_for_executors(self, tasks: int, stopping: threading.Event) -> bool:

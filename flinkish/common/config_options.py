@@ -66,7 +66,12 @@ def _boolean(value: Any) -> bool:
 
 
 def _integer(value: Any) -> int:
-    return int(str(value).strip()) if isinstance(value, str) else value.__index__()
+    if not isinstance(value, str):
+        return value.__index__()
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is no whole number") from None
 
 
 def parse_list(value: Any, separator: str = ";") -> list[str]:
@@ -159,11 +164,15 @@ class ConfigOption(Generic[T]):
             ) from error
         if self.choices and parsed not in self.choices:
             raise ConfigurationError(
-                f'option "{self.key}" cannot be {value!r}', do=f"choose one of {', '.join(self.choices)}"
+                f'option "{self.key}" cannot be {value!r}',
+                why="it has other values",
+                do=f"choose one of {', '.join(self.choices)}",
             )
         if self.minimum is not None and parsed < self.minimum:
             raise ConfigurationError(
-                f'option "{self.key}" cannot be {value!r}', why=f"the smallest value is {self.minimum}"
+                f'option "{self.key}" cannot be {value!r}',
+                why=f"the smallest value is {self.minimum}",
+                do=f"give {self.minimum} or more",
             )
         return parsed
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping
 
 from flinkish.common import options
 from flinkish.errors import ConfigurationError, InvalidJobError
 
-__all__ = ["batch_is_refused", "check_configuration", "check_master"]
+__all__ = ["batch_is_refused", "check_configuration", "check_master", "look_for_mistakes"]
 
 MINI_CLUSTER = "mini-cluster"
 _OWN = "flinkish."
@@ -34,26 +34,50 @@ _MASTER = re.compile(
 _MASTERS = "local, local[N], local[*], local[N,F], local-cluster[N,CORES,MB], spark://..., yarn, k8s://..."
 
 
-def check_configuration(settings: Mapping[str, Any]) -> list[str]:
+def check_configuration(settings: Mapping[str, Any], where: str = "the configuration of the job") -> list[str]:
     """Check the settings of a job.
 
+    Args:
+        where: they come from, for an error.
     Returns:
         Warnings, one text each.
     Raises:
         InvalidJobError: they cannot work; mostly as a ConfigurationError.
     """
-    suggestions = [text for key in sorted(settings) if (text := _check_key(key))]
-    values = {
-        key: option.read(settings)
-        for key, option in options.ALL_OPTIONS.items()
-        if option.text_in(settings) is not None
-    }
-    if values.get(options.EXECUTION_RUNTIME_MODE.key) == "BATCH":
+    errors, warnings = look_for_mistakes(settings)
+    if errors:
+        errors[0].where = errors[0].where or where
+        raise errors[0]
+    return warnings
+
+
+def look_for_mistakes(settings: Mapping[str, Any]) -> tuple[list[InvalidJobError], list[str]]:
+    """All that ``check_configuration`` would raise, one after the other, and its warnings."""
+    errors: list[InvalidJobError] = []
+    warnings: list[str] = []
+    values: dict[str, Any] = {}
+    for key in sorted(settings):
+        try:
+            warnings += _check_key(key)
+        except InvalidJobError as error:
+            errors.append(error)
+    for key, option in options.ALL_OPTIONS.items():
+        if option.text_in(settings) is None:
+            continue
+        try:
+            values[key] = option.read(settings)
+            _check_value(key, values[key])
+        except InvalidJobError as error:
+            errors.append(error)
+    return errors, warnings + _unused_warnings(values)
+
+
+def _check_value(key: str, value: Any) -> None:
+    """Refuse what an option takes and nothing here can do."""
+    if key == options.EXECUTION_RUNTIME_MODE.key and value == "BATCH":
         raise batch_is_refused()
-    if options.SPARK_MASTER.key in values:
-        check_master(values[options.SPARK_MASTER.key], options.SPARK_MASTER.key)
-    unused = _unused_warning(values)
-    return suggestions if unused is None else [*suggestions, unused]
+    if key == options.SPARK_MASTER.key:
+        check_master(value, key)
 
 
 def batch_is_refused() -> InvalidJobError:
@@ -87,15 +111,15 @@ def check_master(master: str, where: str) -> None:
     )
 
 
-def _check_key(key: str) -> Optional[str]:
+def _check_key(key: str) -> list[str]:
     """A warning when the key is probably mistyped."""
     if key in options.ALL_OPTIONS or key in _FLINK_KEYS or key.startswith("spark."):
-        return None
+        return []
     if any(option.kind == "map" and key.startswith(known + ".") for known, option in options.ALL_OPTIONS.items()):
-        return None
+        return []
     if not key.startswith(_OWN):
         near = difflib.get_close_matches(key, options.ALL_OPTIONS, 1, _NEAR)
-        return f'the setting "{key}" has no effect; did you mean "{near[0]}"?' if near else None
+        return [f'the setting "{key}" has no effect; did you mean "{known}"?' for known in near]
     own = [known for known in options.ALL_OPTIONS if known.startswith(_OWN)]
     nearest = difflib.get_close_matches(key, own, 1, 0.0)[0]
     do = f'did you mean "{nearest}"?'
@@ -106,7 +130,7 @@ def _check_key(key: str) -> Optional[str]:
     )
 
 
-def _unused_warning(values: Mapping[str, Any]) -> Optional[str]:
+def _unused_warnings(values: Mapping[str, Any]) -> list[str]:
     unused = [
         key
         for key, value in values.items()
@@ -116,7 +140,7 @@ def _unused_warning(values: Mapping[str, Any]) -> Optional[str]:
     if values.get(restart) == "none":  # that is what happens
         unused.remove(restart)
     if not unused:
-        return None
+        return []
     lines = [f"this version does not use {', '.join(unused)}"]
     if options.CHECKPOINTING_INTERVAL.key in unused:
         lines.append(
@@ -125,4 +149,4 @@ def _unused_warning(values: Mapping[str, Any]) -> Optional[str]:
         )
     if restart in unused:
         lines.append("this version does not restart; the job fails at the first failure")
-    return "\n  ".join(lines)
+    return ["\n  ".join(lines)]

@@ -16,7 +16,7 @@ MAX_PARALLELISM_LIMIT = 1 << 15
 
 def check_parallelism(parallelism: int, max_parallelism: Optional[int] = None, what: str = "the job") -> int:
     """``parallelism`` as an int >= 1, and not above ``max_parallelism`` where that is set (> 0)."""
-    if isinstance(parallelism, bool) or not hasattr(parallelism, "__index__"):
+    if isinstance(parallelism, (bool, type)) or not hasattr(parallelism, "__index__"):
         raise InvalidJobError(
             f"could not set the parallelism of {what} to {parallelism!r}",
             where=what,
@@ -43,7 +43,7 @@ def check_parallelism(parallelism: int, max_parallelism: Optional[int] = None, w
 
 def check_max_parallelism(max_parallelism: int, what: str = "the job") -> int:
     """``max_parallelism`` as an int from 1 to 32768."""
-    if isinstance(max_parallelism, bool) or not hasattr(max_parallelism, "__index__"):
+    if isinstance(max_parallelism, (bool, type)) or not hasattr(max_parallelism, "__index__"):
         raise InvalidJobError(
             f"could not set the max parallelism of {what} to {max_parallelism!r}",
             where=what,

@@ -23,14 +23,35 @@ S3_OPTIONS = {
 
 def absolute_uri(path: Any) -> str:
     """``path`` in a form that means the same in each process: slots have other working folders."""
-    text = os.fspath(path)
+    try:
+        text = os.fspath(path)
+    except TypeError:
+        raise InvalidJobError(
+            f"could not use {path!r} as a path",
+            why=f"it is a {type(path).__name__}",
+            do="give a str or a pathlib.Path",
+        ) from None
     if isinstance(text, bytes):
         text = os.fsdecode(text)
     if not text:
         raise InvalidJobError("could not use an empty path", do="name a file or a folder")
+    if "\0" in text or not _is_unicode(text):
+        raise InvalidJobError(
+            f"could not use the path {text!r}",
+            why="it holds a NUL" if "\0" in text else "it is no UTF-8, which pyarrow.fs wants of paths",
+            do="rename the file or folder",
+        )
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):
         return text
     return os.path.abspath(os.path.expanduser(text))
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a file name of other bytes, as Python reads it
+        return False
+    return True
 
 
 def open_file_system(

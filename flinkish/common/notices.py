@@ -20,10 +20,11 @@ def listen(listener: Optional[Callable[[str], None]]) -> None:
     _listener = listener
 
 
-def notify(text: str) -> None:
-    """Say what begins now and takes long."""
-    if _listener is not None:
-        _listener(text)
+def notify(text: str, unheard: Optional[Callable[[str], None]] = None) -> None:
+    """Say what takes long.  ``unheard`` gets it where nobody listens."""
+    tell = _listener or unheard
+    if tell is not None:
+        tell(text)
 
 
 def users_frame() -> FrameType:

@@ -161,9 +161,9 @@ NUM_TASK_SLOTS = _option(
     "taskmanager.numberOfTaskSlots",
     "int",
     1,
-    "Slot processes that one Spark task supervises. Give Spark as many spark.task.cpus; with fewer the slots of "
-    "a task share its cores, which is allowed, with a warning, because slots that wait for brokers "
-    "or disks need little of a core.",
+    "Slot processes that one Spark task supervises. Spark counts spark.task.cpus cores for all of them, and may "
+    "give the others to DataFrame jobs. More slots than all executors have cores are allowed, with a warning, "
+    "because slots that wait for brokers or disks need little of a core.",
     minimum=1,
 )
 SLOT_REQUEST_TIMEOUT = _option(

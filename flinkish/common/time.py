@@ -224,7 +224,7 @@ def to_milliseconds(value: TimeLike) -> int:
     Raises:
         InvalidJobError: ``value`` is none of these.
     """
-    if isinstance(value, bool):
+    if isinstance(value, (bool, type)):
         pass
     elif isinstance(value, int):
         return value

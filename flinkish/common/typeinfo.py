@@ -395,6 +395,7 @@ class RowTypeInfo(_FieldsTypeInfo):
     def converter(self) -> Optional[Callable[[Any], Any]]:
         arity, fields, refuse = len(self._field_types), self._fields_converter(), self._refuse
         names, values_of, named, of_fields = self._field_names, self._values, self._named, Row.of_fields
+        known = frozenset(names)
 
         def convert(value: Any) -> Any:
             kind = RowKind.INSERT
@@ -403,10 +404,14 @@ class RowTypeInfo(_FieldsTypeInfo):
                 if own is names and fields is None:  # made here
                     return value
                 reorder = named and own is not None and list(own) != names
+                if reorder and not (len(own) == arity and known.issuperset(own)):
+                    refuse(value)
                 values = values_of(value) if reorder else value._values
             elif value is None:
                 return None
             elif isinstance(value, (tuple, list, dict)):
+                if isinstance(value, dict) and not known.issuperset(value):
+                    refuse(value)
                 values = values_of(value)
             else:
                 refuse(value)

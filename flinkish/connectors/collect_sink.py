@@ -19,6 +19,7 @@ from flinkish.connectors.spi import (
     SinkCoordinatorContext,
     SinkWriter,
     WriterInitContext,
+    each_encoded,
 )
 
 T = TypeVar("T")
@@ -57,7 +58,14 @@ class CollectSink(Sink[T]):
 
 class _CollectWriter(DriverWriter[T]):
     def encode(self, values: list[T]) -> list[bytes]:
-        data = portable_pickle(values)
+        failure: Optional[BaseException] = None
+        try:
+            data = portable_pickle(values)
+        except BaseException as error:
+            failure = error
+        if failure is not None:
+            each_encoded(portable_pickle, values)  # names the one that cannot be pickled
+            raise failure
         if len(data) > WINDOW_BYTES and len(values) > 1:
             half = len(values) // 2
             return self.encode(values[:half]) + self.encode(values[half:])

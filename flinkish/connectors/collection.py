@@ -18,7 +18,7 @@ from flinkish.connectors.split_assignment import (
     SequentialSplitReader,
     index_ranges,
 )
-from flinkish.errors import UnpicklableFunctionError
+from flinkish.errors import InvalidJobError, UnpicklableFunctionError
 
 T = TypeVar("T")
 
@@ -46,6 +46,8 @@ class CollectionSplit(RangeSplit):
 class CollectionSource(PinnedSplitSource[T, CollectionSplit]):
     """Gives the items of ``items`` in order; with several readers each gets a neighbouring range.
 
+    >>> env.from_source(CollectionSource(range(100)), WatermarkStrategy.no_watermarks(), "numbers")
+
     Args:
         items: any iterable; a generator is read to its end when the source is made.
         type_info: the declared type of the records.
@@ -57,7 +59,7 @@ class CollectionSource(PinnedSplitSource[T, CollectionSplit]):
     def __init__(
         self, items: Iterable[T], type_info: Any = None, fixed_parallelism: Optional[int] = None
     ):
-        materialised = list(items)
+        materialised = items_of(items, "CollectionSource()")
         self.count = len(materialised)
         self.fixed_parallelism = fixed_parallelism
         self._type_info = type_info
@@ -75,6 +77,20 @@ class CollectionSource(PinnedSplitSource[T, CollectionSplit]):
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader[T, CollectionSplit]:
         return _CollectionReader(context, self._chunks)
+
+
+def items_of(collection: Iterable[T], call: str) -> list[T]:
+    """The items as a list; what iterating over them raises is the user's."""
+    try:
+        return list(collection)
+    except TypeError:
+        if hasattr(collection, "__iter__"):
+            raise
+        raise InvalidJobError(
+            f"{call} cannot read a {type(collection).__name__}",
+            why="it is no list and cannot be iterated",
+            do="give a list, or single elements to from_elements()",
+        ) from None
 
 
 def _freeze_chunk(items: list[Any], first_index: int) -> _Chunk:

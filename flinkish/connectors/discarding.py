@@ -21,7 +21,10 @@ class _DiscardingWriter(SinkWriter[Any]):
 
 
 class DiscardingSink(Sink[Any]):
-    """Takes rows and columns, keeps none."""
+    """Takes rows and columns, keeps none.
+
+    >>> stream.sink_to(DiscardingSink())
+    """
 
     takes_columns = True
 

@@ -53,6 +53,8 @@ class _Cancelled(BaseException):
 class FunctionSource(Source[T, SourceSplit]):
     """A source around ``function``.
 
+    >>> source = FunctionSource(lambda ctx: iter(range(100)), parallel=True, bounded=True)
+
     Args:
         function: object with ``run(ctx)`` and ``cancel()``, or a callable.
         parallel: False: one subtask, as Flink's SourceFunction; True: as many as the job says; None:
@@ -72,6 +74,19 @@ class FunctionSource(Source[T, SourceSplit]):
                 "could not make a source of the function",
                 why=f"a {type(function).__name__} has no run(ctx) and cannot be called",
                 do="give an object with run(ctx) and cancel(), or a callable that takes ctx",
+            )
+        if isinstance(function, type):
+            raise InvalidJobError(
+                "could not make a source of the class",
+                why=f"{function.__name__} is a class",
+                do=f"give an object: {function.__name__}()",
+            )
+        run = getattr(function, "run", function)
+        if not (_takes_arguments(run, None) or _takes_arguments(run)):
+            raise InvalidJobError(
+                "could not make a source of the function",
+                why=f"it is called with ctx or with nothing, and its parameters are {inspect.signature(run)}",
+                do="give it the parameter ctx",
             )
         if parallel is None:
             parallel = isinstance(function, ParallelSourceFunction)
@@ -193,7 +208,7 @@ class _FunctionReader(SourceReader[Any, SourceSplit]):
 
     def _call(self, context: SourceContext[Any]) -> Optional[Iterable[Any]]:
         run = getattr(self._function, "run", self._function)
-        return run(context) if _takes_argument(run) else run()
+        return run(context) if _takes_arguments(run, context) else run()
 
     def _emit(self, output: ReaderOutput[Any], entries: list[_Entry]) -> None:
         for kind, group in itertools.groupby(entries, key=lambda entry: entry[0]):
@@ -302,9 +317,9 @@ class _ThreadReader(_FunctionReader):
         self._close_function()
 
 
-def _takes_argument(function: Callable[..., Any]) -> bool:
+def _takes_arguments(function: Callable[..., Any], *arguments: Any) -> bool:
     try:
-        inspect.signature(function).bind(None)
+        inspect.signature(function).bind(*arguments)
     except TypeError:
         return False
     except ValueError:  # a builtin without a signature

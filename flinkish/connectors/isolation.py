@@ -6,6 +6,7 @@ change of that object reach the record.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import datetime
 import decimal
@@ -53,7 +54,6 @@ def portable_pickle(value: Any) -> bytes:
     Raises:
         Exception: whatever the pickling code of a user's class raises.
     """
-    try:
+    with contextlib.suppress(Exception):  # a local class, a lambda, a __reduce__ that raises: cloudpickle decides
         return pickle.dumps(value, 5)
-    except Exception:  # a local class, a lambda, a __reduce__ that raises: cloudpickle decides
-        return cloudpickle.dumps(value, 5)
+    return cloudpickle.dumps(value, 5)

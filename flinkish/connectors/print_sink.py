@@ -13,6 +13,7 @@ import sys
 import threading
 from typing import Any, Optional
 
+from flinkish.common.arguments import check_argument
 from flinkish.common.flink_text import printed_text
 from flinkish.connectors.driver_writer import DriverWriter
 from flinkish.connectors.spi import (
@@ -21,6 +22,7 @@ from flinkish.connectors.spi import (
     SinkCoordinatorContext,
     SinkWriter,
     WriterInitContext,
+    each_encoded,
 )
 
 log = logging.getLogger(__name__)
@@ -31,10 +33,13 @@ _CLOSE_TIMEOUT_S = 10.0
 
 
 class PrintSink(Sink[Any]):
-    """Prints records on the driver's standard output (or error output)."""
+    """Prints records on the driver's standard output (or error output).
+
+    >>> stream.sink_to(PrintSink("rides", to_stderr=True))
+    """
 
     def __init__(self, identifier: str = "", to_stderr: bool = False):
-        self.identifier = identifier
+        self.identifier = check_argument(identifier, str, "PrintSink()", "identifier")
         self.to_stderr = to_stderr
         self.record_type: Any = None
 
@@ -72,8 +77,8 @@ class _PrintWriter(DriverWriter[Any]):
         )
 
     def encode(self, values: list[Any]) -> list[str]:
-        prefix, text = self._prefix, self._text
-        return [prefix + text(value) for value in values]
+        prefix = self._prefix
+        return [prefix + text for text in each_encoded(self._text, values)]
 
 
 class _PrintCoordinator(SinkCoordinator):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flinkish.common.arguments import check_argument
 from flinkish.connectors.spi import SourceReader, SourceReaderContext
 from flinkish.connectors.split_assignment import (
     PinnedSplitSource,
@@ -25,6 +26,8 @@ class NumberSequenceSource(PinnedSplitSource[int, NumberSequenceSplit]):
     in order."""
 
     def __init__(self, start: int, end: int):
+        for parameter, number in (("start", start), ("end", end)):
+            check_argument(number, int, "NumberSequenceSource()", parameter)
         if start > end:
             raise InvalidJobError(
                 "could not make a number sequence",

@@ -7,12 +7,12 @@ socket cannot be read again, so records in flight are lost when a job fails: for
 from __future__ import annotations
 
 import errno
-import select
 import socket
 import time
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
+from flinkish.common.arguments import check_argument
 from flinkish.connectors.spi import (
     Boundedness,
     InputStatus,
@@ -28,7 +28,7 @@ from flinkish.connectors.spi import (
     WriterInitContext,
 )
 from flinkish.connectors.split_assignment import NoSplitEnumerator
-from flinkish.errors import ConnectionLostError, UserError
+from flinkish.errors import ConnectionLostError, InvalidJobError, UserError
 
 _RECEIVE_BYTES = 256 * 1024
 _SEND_BUFFER_BYTES = 256 * 1024
@@ -58,6 +58,12 @@ def _is_established(connection: socket.socket) -> bool:
     return True
 
 
+def _check_address(host: Any, port: Any, call: str) -> None:
+    check_argument(host, str, call, "host", do="give a name or an address")
+    if not 1 <= check_argument(port, int, call, "port", do="give a number from 1 to 65535") <= 65_535:
+        raise InvalidJobError(f"{call} cannot use the port {port}", do="give a number from 1 to 65535")
+
+
 @dataclass(frozen=True)
 class _SocketSplit(SourceSplit):
     def split_id(self) -> str:
@@ -66,6 +72,8 @@ class _SocketSplit(SourceSplit):
 
 class SocketTextSource(Source[str, _SocketSplit]):
     """Connects to ``host:port`` and gives each line of what it receives; ends when the server closes.
+
+    >>> env.from_source(SocketTextSource("localhost", 9999), WatermarkStrategy.no_watermarks(), "lines")
 
     Args:
         delimiter: ends a line; with the default a carriage return before it is dropped too.
@@ -87,6 +95,22 @@ class SocketTextSource(Source[str, _SocketSplit]):
         charset: str = "utf-8",
         max_line_bytes: int = 16 * 1024 * 1024,
     ):
+        _check_address(host, port, "SocketTextSource()")
+        check_argument(delimiter, str, "SocketTextSource()", "delimiter")
+        if not delimiter:
+            raise InvalidJobError("could not cut text into lines", why="the delimiter is empty")
+        for parameter, number in (
+            ("max_retries", max_retries),
+            ("retry_interval_ms", retry_interval_ms),
+            ("max_line_bytes", max_line_bytes),
+        ):
+            check_argument(number, int, "SocketTextSource()", parameter)
+        try:
+            delimiter.encode(charset)
+        except (LookupError, TypeError, UnicodeEncodeError) as error:
+            raise InvalidJobError(
+                f"could not use the charset {charset!r}", why=str(error), do="name one that Python knows"
+            ) from None
         self.host, self.port, self.delimiter = host, port, delimiter
         self.max_retries, self.retry_interval_ms = max_retries, retry_interval_ms
         self.charset, self.max_line_bytes = charset, max_line_bytes
@@ -222,6 +246,8 @@ class _SocketReader(SourceReader[str, _SocketSplit]):
 class SocketTextSink(Sink[Any]):
     """Sends each record as a line to ``host:port``; each subtask over a connection of its own.
 
+    >>> stream.sink_to(SocketTextSink("localhost", 9998, encoder=json.dumps))
+
     Args:
         encoder: makes text or bytes of a record; the line end is added.
     """
@@ -229,6 +255,14 @@ class SocketTextSink(Sink[Any]):
     def __init__(
         self, host: str, port: int, encoder: Callable[[Any], Any] = str, line_end: str = "\n"
     ):
+        _check_address(host, port, "SocketTextSink()")
+        check_argument(line_end, str, "SocketTextSink()", "line_end")
+        if not callable(encoder):
+            raise InvalidJobError(
+                f"SocketTextSink() cannot use {encoder!r} as encoder",
+                why=f"it is of type {type(encoder).__name__}",
+                do="give a callable that makes text or bytes of a record",
+            )
         self.host, self.port, self.encoder, self.line_end = host, port, encoder, line_end
 
     def create_writer(self, context: WriterInitContext) -> SinkWriter[Any]:
@@ -242,6 +276,7 @@ class _SocketWriter(SinkWriter[Any]):
         self._sink = sink
         self._line_end = sink.line_end.encode()
         self._buffer = bytearray()
+        self._deadline: Optional[float] = None  # of the next bytes, once the input has ended
         try:
             self._connection = _connect_nowait(sink.host, sink.port)
         except OSError as error:
@@ -249,9 +284,15 @@ class _SocketWriter(SinkWriter[Any]):
 
     @property
     def has_room(self) -> bool:  # type: ignore[override]
+        if self._deadline is not None:
+            return self._end_nowait(self._deadline)
         if len(self._buffer) >= _SEND_BUFFER_BYTES:
             self._send_nowait()
         return len(self._buffer) < _SEND_BUFFER_BYTES
+
+    @property
+    def flushed(self) -> bool:  # type: ignore[override]
+        return not self._buffer
 
     def fileno(self) -> Optional[int]:
         return self._connection.fileno() if self._buffer else None
@@ -265,15 +306,16 @@ class _SocketWriter(SinkWriter[Any]):
 
     def flush(self, end_of_input: bool) -> None:
         self._send_nowait()
-        deadline = time.monotonic() + _END_TIMEOUT_S
-        while end_of_input and self._buffer:
-            # The last bytes of the stream: here the slot does wait, as long as the peer takes some.
-            if not select.select([], [self._connection], [], max(0.0, deadline - time.monotonic()))[1]:
-                raise self._lost(
-                    TimeoutError(f"the peer took nothing for {_END_TIMEOUT_S:.0f} s at the end")
-                )
-            if self._send_nowait():
-                deadline = time.monotonic() + _END_TIMEOUT_S
+        if end_of_input and self._deadline is None:
+            self._deadline = time.monotonic() + _END_TIMEOUT_S
+
+    def _end_nowait(self, deadline: float) -> bool:
+        """Whether the last bytes of the stream have left; they may take long, while the peer takes some."""
+        if self._send_nowait():
+            self._deadline = deadline = time.monotonic() + _END_TIMEOUT_S
+        if self._buffer and time.monotonic() > deadline:
+            raise self._lost(TimeoutError(f"the peer took nothing for {_END_TIMEOUT_S:.0f} s at the end"))
+        return not self._buffer
 
     def _send_nowait(self) -> int:
         sent = 0

@@ -292,6 +292,28 @@ class WriterInitContext(SubtaskContext):
         For sinks whose result is read in the driver."""
 
 
+class RecordError(Exception):
+    """``raise RecordError(record) from error``: what ``write_batch`` raises so that the job's error names the
+    one record of the batch whose turn it was."""
+
+    def __init__(self, record: Any):
+        super().__init__("a record could not be written")
+        self.record = record
+
+
+def each_encoded(encode: Callable[[Any], T], records: Iterable[Any]) -> list[T]:
+    """``encode`` of each; what it raises names the record.  (``map`` would end at a StopIteration of the
+    user's as if there were no more records.)"""
+    done: list[T] = []
+    append = done.append
+    for record in records:
+        try:
+            append(encode(record))
+        except BaseException as error:
+            raise RecordError(record) from error
+    return done
+
+
 class SinkWriter(abc.ABC, Generic[T]):
     """Writes records; one per subtask, on the slot's mailbox thread, which it must not block long."""
 
@@ -330,7 +352,12 @@ class SinkWriter(abc.ABC, Generic[T]):
 
     def flush(self, end_of_input: bool) -> None:
         """Push out what is buffered.  Called when the subtask goes idle, before a snapshot and at
-        the end of input (then it must be complete when this returns)."""
+        the end of input (then it must be complete when this returns, or `flushed` must say that it is not)."""
+
+    #: False after ``flush(True)`` as long as what it pushes out still has to leave.  Until then ``has_room``
+    #: must be False too: it is asked, in turns with the other subtasks of the slot, when ``fileno()`` can be
+    #: written to or some milliseconds have passed.  ``prepare_commit`` and ``close`` come afterwards.
+    flushed: bool = True
 
     def prepare_commit(self) -> list[Any]:
         """Committables for what was written since the last call; picklable.  Called at each

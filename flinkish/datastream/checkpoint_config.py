@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Optional
 
 from flinkish.common import options
+from flinkish.common.arguments import check_argument
 from flinkish.common.config_options import ConfigOption
 from flinkish.common.configuration import Configuration
 from flinkish.common.time import Duration, TimeLike, to_milliseconds
@@ -37,6 +38,9 @@ class CheckpointConfig:
         return CheckpointingMode[self._configuration.get(options.CHECKPOINTING_MODE)]
 
     def set_checkpointing_mode(self, checkpointing_mode: CheckpointingMode) -> "CheckpointConfig":
+        check_argument(
+            checkpointing_mode, CheckpointingMode, "set_checkpointing_mode()", "checkpointing_mode"
+        )
         return self._set(options.CHECKPOINTING_MODE, checkpointing_mode.name)
 
     def get_checkpoint_interval(self) -> int:
@@ -90,6 +94,12 @@ class CheckpointConfig:
     def set_externalized_checkpoint_retention(
         self, retention_mode: ExternalizedCheckpointRetention
     ) -> "CheckpointConfig":
+        check_argument(
+            retention_mode,
+            ExternalizedCheckpointRetention,
+            "set_externalized_checkpoint_retention()",
+            "retention_mode",
+        )
         return self._set(options.CHECKPOINTING_RETENTION, retention_mode.name)
 
     def is_externalized_checkpoints_enabled(self) -> bool:

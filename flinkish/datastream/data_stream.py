@@ -10,6 +10,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
 from flinkish.common._lazy import lazy_exports
+from flinkish.common.arguments import check_argument
 from flinkish.common.execution_config import check_max_parallelism, check_parallelism
 from flinkish.common.time import TimeLike, to_milliseconds
 from flinkish.common.typeinfo import TypeInformation, Types
@@ -113,7 +114,7 @@ class _OperatorSettings:
         return transformation
 
     def name(self: S, name: str) -> S:
-        self._operator("the name").name = name
+        self._operator("the name").name = check_argument(name, str, "name()", "name")
         return self
 
     def uid(self: S, uid: str) -> S:
@@ -125,12 +126,14 @@ class _OperatorSettings:
 
     def set_uid_hash(self: S, uid_hash: str) -> S:
         """The operator id itself, 32 hex digits, to find state of a program without uids."""
+        check_argument(uid_hash, str, "set_uid_hash()", "uid_hash")
         if len(uid_hash) != 32 or set(uid_hash.lower()) - set("0123456789abcdef"):
             raise InvalidJobError(f"a uid hash must be 32 hex digits, not {uid_hash!r}")
         self._operator("the uid hash").uid_hash = uid_hash.lower()
         return self
 
     def set_description(self: S, description: str) -> S:
+        check_argument(description, str, "set_description()", "description")
         self._operator("the description").description = description
         return self
 
@@ -170,6 +173,9 @@ class _OperatorSettings:
         if isinstance(slot_sharing_group, SlotSharingGroup):
             self.environment.register_slot_sharing_group(slot_sharing_group)
             slot_sharing_group = slot_sharing_group.get_name()
+        check_argument(
+            slot_sharing_group, (str, SlotSharingGroup), "slot_sharing_group()", "slot_sharing_group"
+        )
         self._operator("the slot sharing group").slot_sharing_group = slot_sharing_group
         return self
 
@@ -486,6 +492,8 @@ class DataStream(_OperatorSettings):
         """Print each record on the driver's standard output."""
         from flinkish.connectors.print_sink import PrintSink
 
+        if sink_identifier is not None:
+            check_argument(sink_identifier, str, "print()", "sink_identifier")
         return self.sink_to(PrintSink(sink_identifier or "")).name("Print to Std. Out")
 
     def execute_and_collect(

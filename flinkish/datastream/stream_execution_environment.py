@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import reprlib
 import warnings
-from typing import TYPE_CHECKING, Any, ClassVar, Iterable, Mapping, NoReturn, Optional, Union
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Iterable, NoReturn, Optional, Union
 
 from flinkish.common import options
+from flinkish.common.arguments import check_argument
 from flinkish.common.configuration import Configuration
 from flinkish.common.configuration_check import batch_is_refused, check_configuration
+from flinkish.common.driver_only import check_in_driver
 from flinkish.common.execution_config import ExecutionConfig, check_parallelism
 from flinkish.common.notices import warn_user
 from flinkish.common.restart_strategy import RestartStrategyConfiguration
@@ -17,12 +21,14 @@ from flinkish.common.typeinfo import TypeInformation
 from flinkish.common.uncaught_errors import fold_engine_frames
 from flinkish.common.watermark_strategy import WatermarkStrategy
 from flinkish.datastream.checkpoint_config import CheckpointConfig
+from flinkish.datastream.checkpoint_storage import CheckpointStorage
 from flinkish.datastream.checkpointing_mode import CheckpointingMode
 from flinkish.datastream.data_stream import DataStream, check_watermark_strategy
 from flinkish.datastream.execution_mode import RuntimeExecutionMode
 from flinkish.datastream.forgotten_sinks import SinksToRun
 from flinkish.datastream.function_adapters import check_type
 from flinkish.datastream.slot_sharing_group import SlotSharingGroup
+from flinkish.datastream.state_backend import StateBackend
 from flinkish.datastream.transformations import (
     SinkTransformation,
     SourceOperator,
@@ -34,15 +40,15 @@ from flinkish.errors import InvalidJobError
 if TYPE_CHECKING:
     from flinkish.common.job_client import JobClient
     from flinkish.common.job_execution_result import JobExecutionResult
-    from flinkish.datastream.checkpoint_storage import CheckpointStorage
     from flinkish.datastream.functions import SourceFunction
-    from flinkish.datastream.state_backend import StateBackend
     from flinkish.graph.stream_graph import StreamGraph
 
 __all__ = ["StreamExecutionEnvironment"]
 
 #: How long Ctrl-C waits for the job to end before it is raised anyway.
 _INTERRUPT_WAIT_MS = 30_000
+
+_SETTINGS = 'give a Configuration or a dict such as {"parallelism.default": "2"}'
 
 
 class StreamExecutionEnvironment:
@@ -83,6 +89,9 @@ class StreamExecutionEnvironment:
         names, from the command line (``flinkish run``), and from ``configuration``.
         """
         fold_engine_frames()
+        if configuration is not None:
+            call = "get_execution_environment()"
+            check_argument(configuration, Mapping, call, "configuration", _SETTINGS)
         context = StreamExecutionEnvironment._context
         merged = Configuration.load_global()
         merged.add_all(context.get("configuration") or {})
@@ -123,6 +132,7 @@ class StreamExecutionEnvironment:
 
     def configure(self, configuration: Mapping[str, Any]) -> "StreamExecutionEnvironment":
         """Take over these settings; a known key with a bad value is refused."""
+        check_argument(configuration, Mapping, "configure()", "configuration", _SETTINGS)
         for key, value in configuration.items():
             option = options.ALL_OPTIONS.get(key)
             self._configuration.set(key if option is None else option, value)
@@ -148,6 +158,8 @@ class StreamExecutionEnvironment:
     def register_slot_sharing_group(
         self, slot_sharing_group: SlotSharingGroup
     ) -> "StreamExecutionEnvironment":
+        call = "register_slot_sharing_group()"
+        check_argument(slot_sharing_group, SlotSharingGroup, call, "slot_sharing_group")
         if slot_sharing_group._resources:
             warnings.warn(
                 f"slot sharing group {slot_sharing_group.get_name()!r} asks for resources; slots are all "
@@ -158,6 +170,7 @@ class StreamExecutionEnvironment:
         return self
 
     def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> "StreamExecutionEnvironment":
+        check_argument(execution_mode, RuntimeExecutionMode, "set_runtime_mode()", "execution_mode")
         if execution_mode is RuntimeExecutionMode.BATCH:
             raise batch_is_refused()
         self._configuration.set(options.EXECUTION_RUNTIME_MODE, execution_mode.name)
@@ -221,14 +234,35 @@ class StreamExecutionEnvironment:
         return self
 
     def set_state_backend(self, state_backend: "StateBackend") -> "StreamExecutionEnvironment":
+        check_argument(
+            state_backend,
+            StateBackend,
+            "set_state_backend()",
+            "state_backend",
+            "give HashMapStateBackend() or EmbeddedRocksDBStateBackend()",
+        )
         return self._set_all(state_backend.settings())
 
     def set_checkpoint_storage(self, storage: "CheckpointStorage") -> "StreamExecutionEnvironment":
+        check_argument(
+            storage,
+            CheckpointStorage,
+            "set_checkpoint_storage()",
+            "storage",
+            "give FileSystemCheckpointStorage(path) or JobManagerCheckpointStorage()",
+        )
         return self._set_all(storage.settings())
 
     def set_restart_strategy(
         self, restart_strategy: RestartStrategyConfiguration
     ) -> "StreamExecutionEnvironment":
+        check_argument(
+            restart_strategy,
+            RestartStrategyConfiguration,
+            "set_restart_strategy()",
+            "restart_strategy",
+            "give for example RestartStrategies.no_restart()",
+        )
         return self._set_all(restart_strategy.settings())
 
     def enable_changelog_state_backend(self, enabled: bool) -> "StreamExecutionEnvironment":
@@ -240,6 +274,7 @@ class StreamExecutionEnvironment:
         return False
 
     def set_default_savepoint_directory(self, directory: str) -> "StreamExecutionEnvironment":
+        check_argument(directory, str, "set_default_savepoint_directory()", "directory")
         self._configuration.set(options.SAVEPOINT_DIRECTORY, directory)
         return self
 
@@ -250,6 +285,7 @@ class StreamExecutionEnvironment:
 
     def add_python_file(self, file_path: str) -> None:
         """A Python file, package folder or zip that slots need on their path."""
+        check_argument(file_path, (str, os.PathLike), "add_python_file()", "file_path")
         if not os.path.exists(file_path):
             raise InvalidJobError(f"there is no file {file_path!r} to add")
         files = self._configuration.get(options.PYTHON_FILES) or []
@@ -299,6 +335,7 @@ class StreamExecutionEnvironment:
                 f"from_source() takes a Source, not a {type(source).__name__}",
                 do="use add_source() for a SourceFunction, from_collection() for a list",
             )
+        check_argument(source_name, str, "from_source()", "source_name")
         check_type(type_info, "the source")
         type_info = type_info or source.produced_type()
         check_watermark_strategy(watermark_strategy, type_info)
@@ -321,18 +358,9 @@ class StreamExecutionEnvironment:
 
         With ``type_info`` each element is checked, and converted to the type's own form (a tuple to
         a Row)."""
-        from flinkish.connectors.collection import CollectionSource
+        from flinkish.connectors.collection import CollectionSource, items_of
 
-        try:
-            items = list(collection)
-        except TypeError:
-            if hasattr(collection, "__iter__"):
-                raise
-            raise InvalidJobError(
-                f"from_collection() cannot read a {type(collection).__name__}",
-                why="it is no list and cannot be iterated",
-                do="give a list, or single elements to from_elements()",
-            ) from None
+        items = items_of(collection, "from_collection()")
         if check_type(type_info, "the collection") is not None:
             for position, item in enumerate(items):
                 type_info.check(item, f"element {position} of the collection")  # type: ignore[union-attr]
@@ -383,6 +411,14 @@ class StreamExecutionEnvironment:
             timestamp_column: the column that gives the event times.
             staging_dir: a folder that driver and executors share, where they are not one machine.
         """
+        if not hasattr(df, "sparkSession") or isinstance(df, type):
+            raise InvalidJobError(
+                f"from_dataframe() cannot use {reprlib.repr(df)}",
+                why=f"it is of type {type(df).__name__}, not a DataFrame of Spark",
+                do="give a list to from_collection(), a DataFrame of pandas to spark.createDataFrame(df) first",
+            )
+        if timestamp_column is not None:
+            check_argument(timestamp_column, str, "from_dataframe()", "timestamp_column")
         from spark_plugin.dataframe import dataframe_source
 
         source = dataframe_source(df, timestamp_column, staging_dir)
@@ -454,6 +490,7 @@ class StreamExecutionEnvironment:
 
     def execute_async(self, job_name: Optional[str] = None) -> "JobClient":
         """Start the program and return at once."""
+        check_in_driver("start a job")
         for warning in check_configuration(self._configuration):
             warn_user(warning)
         graph = self.get_stream_graph(job_name, clear_transformations=True)

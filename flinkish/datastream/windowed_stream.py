@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
+from flinkish.common.arguments import check_argument
 from flinkish.common.time import TimeLike, to_milliseconds
 from flinkish.common.typeinfo import TypeInformation
 from flinkish.datastream.data_stream import DataStream
@@ -40,6 +41,8 @@ _AVAILABLE = "key_by(...).window(TumblingEventTimeWindows.of(size, offset)) is a
 
 
 def count_assigner(size: int, slide: int) -> WindowAssigner:
+    check_argument(size, int, "a count window", "size")
+    check_argument(slide, int, "a count window", "slide")
     if slide:
         return CountSlidingWindowAssigner.of(size, slide)
     return CountTumblingWindowAssigner.of(size)

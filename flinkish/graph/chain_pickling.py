@@ -18,8 +18,9 @@ from typing import Any, Optional
 import cloudpickle
 
 from flinkish.errors import UnpicklableFunctionError
-from flinkish.graph.job_graph import JobGraph, JobVertex
+from flinkish.graph.job_graph import JobGraph, JobVertex, OperatorChainSpec
 from flinkish.graph.pickling_culprit import find_culprit, is_too_deep
+from flinkish.graph.unpickling_culprit import Unreadable, UnreadableFound, read_leniently, reason
 
 _PROTOCOL = 5
 # A way to a culprit that has more labels is shown without its middle.
@@ -198,25 +199,30 @@ def _failure(obj: Any) -> Optional[BaseException]:
 
 
 def _explain(vertex: JobVertex, error: BaseException) -> UnpicklableFunctionError:
-    names = {operator.node_id: operator.name for operator in vertex.chain.operators}
+    for operator_name, role, value in _suspects(vertex.chain):
+        failure = _failure(value)
+        if failure is not None:
+            return _describe(vertex, operator_name, role, value, failure)
+    return _describe(vertex, vertex.name, "chain", vertex.chain, error)
+
+
+def _suspects(chain: OperatorChainSpec) -> list[tuple[str, str, Any]]:
+    """What users have given to the operators of a chain: operator, role, thing."""
+    names = {operator.node_id: operator.name for operator in chain.operators}
     suspects: list[tuple[str, str, Any]] = []
-    for operator in vertex.chain.operators:
+    for operator in chain.operators:
         for item in dataclasses.fields(operator.operator):
             suspects.append((operator.name, item.name, getattr(operator.operator, item.name)))
         for selector in operator.key_selectors:
             suspects.append((operator.name, "key selector", selector))
         suspects.append((operator.name, "key type", operator.key_type))
         suspects.append((operator.name, "output type", operator.output_type))
-    for edge in vertex.chain.outputs:
+    for edge in chain.outputs:
         partitioner = edge.partitioner
         for item in dataclasses.fields(partitioner):
             value = getattr(partitioner, item.name)
             suspects.append((names[edge.source_id], item.name.replace("_", " "), value))
-    for operator_name, role, value in suspects:
-        failure = _failure(value)
-        if failure is not None:
-            return _describe(vertex, operator_name, role, value, failure)
-    return _describe(vertex, vertex.name, "chain", vertex.chain, error)
+    return suspects
 
 
 def _describe(
@@ -225,10 +231,7 @@ def _describe(
     path, culprit, failure = find_culprit(value, failure, _failure, _is_driver_object)
     function = _function_name(value)
     kind = _type_name(culprit)
-    labels = [f'"{label}"' for label in reversed(path)]
-    if len(labels) > _WAY_MAX:
-        labels[_WAY_MAX // 2 : -_WAY_MAX // 2] = ["..."]
-    captured = f"captures {' of '.join(labels)}, a {kind}" if path else f"is a {kind}"
+    captured = _captured(path, kind)
     if isinstance(failure, _DriverObjectFound):
         why = f"it {captured}, which lives in the driver only"
         do = _spark_advice(culprit) or (
@@ -256,6 +259,13 @@ def _describe(
     )
 
 
+def _captured(path: tuple[str, ...], kind: str) -> str:
+    labels = [f'"{label}"' for label in reversed(path)]
+    if len(labels) > _WAY_MAX:
+        labels[_WAY_MAX // 2 : -_WAY_MAX // 2] = ["..."]
+    return f"captures {' of '.join(labels)}, a {kind}" if path else f"is a {kind}"
+
+
 def _failure_text(failure: BaseException) -> str:
     try:
         lines = str(failure).strip().splitlines()
@@ -276,6 +286,79 @@ def _function_name(value: Any) -> str:
     return type(value).__qualname__
 
 
-def unpickle_chain(data: bytes) -> Any:
-    """The ``OperatorChainSpec``.  Only for bytes of a peer that has proved the secret."""
-    return pickle.loads(data)
+# ---- in the slot --------------------------------------------------------------------------------
+
+
+def unpickle_chain(data: bytes, task_name: str, slot_id: str) -> Any:
+    """The ``OperatorChainSpec``.  Only for bytes of a peer that has proved the secret.
+
+    Raises:
+        UnpicklableFunctionError: something that the driver could pickle cannot be read here; names
+            operator, function and variable.
+    """
+    try:
+        return pickle.loads(data)
+    except BaseException as error:  # unpickling imports modules and runs the user's __setstate__
+        raise _unread(data, f'task "{task_name}", slot {slot_id}', error) from error
+
+
+def unpickle_main_classes(data: bytes, slot_id: str) -> tuple[dict[str, type], dict[str, str]]:
+    """What `main_module_classes` has pickled, and why some of them cannot be read here, by name: a function that
+    uses one of those is refused by `unpickle_chain`.
+
+    Raises:
+        UnpicklableFunctionError: it is no such pickle.
+    """
+    try:
+        return pickle.loads(data), {}
+    except BaseException as error:  # as in unpickle_chain
+        found = _read_leniently(data)
+        if not isinstance(found, dict):
+            what = "the classes that __main__ of the driver defines"
+            raise _refusal(what, f"slot {slot_id}", reason(error), error) from error
+    failures = {name: _unreadable_failure(value) for name, value in found.items()}
+    good = {name: value for name, value in found.items() if failures[name] is None}
+    return good, {name: str(failure) for name, failure in failures.items() if failure is not None}
+
+
+def _unread(data: bytes, task: str, error: BaseException) -> UnpicklableFunctionError:
+    found = _read_leniently(data)
+    for operator_name, role, value in _suspects(found) if isinstance(found, OperatorChainSpec) else ():
+        failure = _unreadable_failure(value)
+        if failure is not None:
+            path, culprit, failure = find_culprit(value, failure, _unreadable_failure, lambda part: False)
+            function = _function_name(value)
+            kind = culprit.__qualname__ if isinstance(culprit, Unreadable) else _type_name(culprit)
+            return _refusal(
+                f'{role} {function} of operator "{operator_name}"',
+                f'operator "{operator_name}" in {task}',
+                f"it {_captured(path, kind)}, which does not unpickle there: {failure}",
+                error,
+                operator=operator_name,
+                function=function,
+                variable=path[-1] if path else "",
+            )
+    return _refusal("the functions of a task", task, reason(error), error)
+
+
+def _read_leniently(data: bytes) -> Any:
+    try:
+        return read_leniently(data)
+    except Exception:  # no pickle, or one of objects of ours that are not what they were
+        return None
+
+
+def _refusal(what: str, where: str, why: str, error: BaseException, **fields: str) -> UnpicklableFunctionError:
+    do = "install the module on every machine of the cluster, or ship it with the job (PYTHONPATH, addPyFile)"
+    if not isinstance(error, ImportError):
+        do = (
+            "see that the slots have the modules and versions of the driver, and that what __reduce__ or "
+            "__getstate__ gives can be read in another process; or make the object in open() of a rich function"
+        )
+    return UnpicklableFunctionError(f"could not read {what} in a slot", where=where, why=why, do=do, **fields)
+
+
+def _unreadable_failure(value: Any) -> Optional[BaseException]:
+    """The `UnreadableFound` that a value holds, or None."""
+    failure = _failure(value)
+    return failure if isinstance(failure, UnreadableFound) else None

@@ -350,6 +350,7 @@ class JobMaster:
     def _cancel(self, now_ms: int) -> list:
         if self.closing is Closing.COMMITTING:  # what is being published is published
             self.closing_deadline_ms = min(self.closing_deadline_ms, self._cancellation_deadline(now_ms))
+            self.closing_warn_ms = _FOR_EVER_MS  # it advises to cancel
             return []
         if self.status is not JobStatus.RUNNING:
             return []  # what fails goes on failing
@@ -387,6 +388,13 @@ class JobMaster:
         ]
         if not lost:
             return []  # all that it ran has finished and handed over its output
+        # Also those that had finished: what they did to the process may be why it has ended.
+        tasks = ", ".join(
+            f'"{execution.name_with_subtask}"'
+            for execution in self.executions.values()
+            if execution.slot_id == slot_id
+        )
+        error.where = ", ".join(filter(None, (error.where, f"which ran {tasks}")))
         running = self.status is JobStatus.RUNNING
         effects: list = []
         for execution in lost:

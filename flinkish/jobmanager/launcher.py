@@ -47,7 +47,7 @@ class Launcher(abc.ABC):
 
     @abc.abstractmethod
     def describe_waiting(self) -> str:
-        """What a launch that has not started yet waits for; empty: nothing."""
+        """What a launch that has not started everywhere waits for; empty: nothing, or it is not known."""
 
     @abc.abstractmethod
     def advertised_hosts(self) -> list[str]:

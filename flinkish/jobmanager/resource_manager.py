@@ -318,11 +318,8 @@ class ResourceManager:
     @staticmethod
     def _why_ended(report: SlotReport) -> tuple[str, str]:
         """Why a process that served a job has ended, and what to do."""
-        why, do = f"its process has ended: {_exit_text(report)}", "look at the executor's log"
-        if report.exit_status == 0:  # of a release it would be, but nobody has released it
-            why = "user code or a C library has ended its process with exit code 0"
-            do = "look for os._exit, or exit() in a C library, in the job's code"
-        elif report.exit_status == -_SIGKILL and not report.ended_by_supervisor:
+        why, do = f"its process has ended: {_exit_text(report)}", report.do or "look at the executor's log"
+        if report.exit_status == -_SIGKILL and not report.ended_by_supervisor:
             do += "; a process that was killed is often out of memory"
         return why, do
 
@@ -528,7 +525,7 @@ class ResourceManager:
     def _kill_process(self, slot: Slot, reason: str) -> list:
         supervisor = self.supervisors.get((slot.lease, slot.task_index))
         if supervisor is not None:
-            return [Send(supervisor.connection, KillSlot(slot.slot_id, reason))]
+            return [Send(supervisor.connection, KillSlot(slot.slot_id, slot.pid, reason))]
         return []
 
     # ---- time -----------------------------------------------------------------------------------
@@ -619,11 +616,13 @@ class ResourceManager:
             text += "; waiting too: " + ", ".join(
                 f'job "{request.job_name}" for {request.count}' for request in ahead
             )
-        if self._waiting_text and any(
-            (slot.lease, slot.task_index) not in self.supervisors for slot in self.slots.values()
-        ):
+        if self._waiting_text and self.misses_supervisors():
             text += f"; the launch waits: {self._waiting_text}"
         return text
+
+    def misses_supervisors(self) -> bool:
+        """Whether a launch has not started everywhere."""
+        return any((slot.lease, slot.task_index) not in self.supervisors for slot in self.slots.values())
 
     def slot_at(self, connection: int) -> Optional[Slot]:
         for slot in self.slots.values():

@@ -77,7 +77,7 @@ def commit_sinks(
                 committer.commit(collected.load())
             finally:
                 committer.close()
-        except Exception as error:
+        except BaseException as error:  # on the committers' thread, where only the user's code raises such
             abort_sinks(sinks[index + 1 :], on_start)
             return user_error(f'committer of sink "{collected.name}" failed in the driver', error)
     return None
@@ -98,7 +98,7 @@ def abort_sinks(
                 committer.abort(collected.load())
             finally:
                 committer.close()
-        except Exception as error:
+        except BaseException as error:  # on the committers' thread, where only the user's code raises such
             failures.append(
                 user_error(f'committer of sink "{collected.name}" could not abort', error)
             )

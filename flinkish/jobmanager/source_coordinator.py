@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional
 
 import cloudpickle
 
-from flinkish.common.user_traceback import format_user_traceback
+from flinkish.common.user_traceback import format_user_traceback, message_of
 from flinkish.connectors.spi import ReaderInfo, Source, SplitEnumerator, SplitEnumeratorContext
 from flinkish.errors import FlinkishError, InvalidJobError, UserFunctionError
 from flinkish.messages.control import (
@@ -133,5 +133,5 @@ def user_error(what: str, error: BaseException) -> FlinkishError:
         what,
         traceback_text=format_user_traceback(error),
         exception_type=type(error).__name__,
-        exception_message=str(error)[:1_000],
+        exception_message=message_of(error),
     )

@@ -53,7 +53,7 @@ class RegisterSupervisor:
 class SlotReport:
     """State of one slot process as its supervisor sees it.  ``progress_age_ms``: since the mailbox
     loop last turned; ``exit_status`` of the process that has just ended (negative: of that signal), else
-    None; ``ended_by_supervisor``: it has killed that process."""
+    None; ``ended_by_supervisor``: it has killed that process; ``do``: advice, where there is some."""
 
     slot_id: str
     pid: int
@@ -61,6 +61,7 @@ class SlotReport:
     exit_status: Optional[int] = None
     detail: str = ""
     ended_by_supervisor: bool = False
+    do: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,11 @@ class InterruptSlot:
 
 @dataclass(frozen=True)
 class KillSlot:
-    """Dump the stacks of the slot process, then kill it (a replacement starts)."""
+    """Dump the stacks of process ``pid`` of the slot, then kill it (a replacement starts).  Nothing happens when
+    another process serves the slot by then: that one may have been given to the next job."""
 
     slot_id: str
+    pid: int
     reason: str
 
 

@@ -13,10 +13,11 @@ goes to the next operator; open and close go from the tail to the head, finish f
 from __future__ import annotations
 
 import functools
-from typing import Any, Iterable, Iterator, Optional
+from typing import Any, Iterable, Iterator, NoReturn, Optional
 
 import cloudpickle
 
+from flinkish.common.user_traceback import is_raised_by_user_code, let_pass
 from flinkish.datastream.functions import Function
 from flinkish.datastream.transformations import (
     CoFlatMapOperator,
@@ -29,6 +30,7 @@ from flinkish.graph.job_graph import ChainedOperator, OperatorChainSpec
 from flinkish.messages.elements import ColumnBatch, Watermark
 from flinkish.operators.chain_compiler import CompiledChain, compile_chain
 from flinkish.operators.codegen import BUDGET_MAX
+from flinkish.operators.columns import rows_of
 from flinkish.operators.columns_to_rows import ColumnsToRowsOperator
 from flinkish.operators.factory import create_operator
 from flinkish.operators.interpreter import InterpretedChain
@@ -38,6 +40,7 @@ from flinkish.operators.output import RecordWriter, TaskEnvironment
 from flinkish.operators.sink import SinkFunctionOperator, SinkWriterOperator
 from flinkish.operators.source import SourceOperator
 from flinkish.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
+from flinkish.operators.user_errors import travel_error, user_error
 from flinkish.operators.watermarks import CombinedWatermark
 from flinkish.operators.window import WindowOperator
 
@@ -69,6 +72,7 @@ class OperatorChain:
         operators = [node.operator for node in self.nodes]
         self._sinks = [o for o in operators if isinstance(o, (SinkWriterOperator, SinkFunctionOperator))]
         self._timed = [node for node in self.nodes if _uses_clock(node.operator)]
+        self._timed_operators: list[Any] = [node.operator for node in self._timed]
         for node in self.nodes:
             if isinstance(node.operator, TimestampsAndWatermarksOperator):
                 node.operator.flush_pending = functools.partial(self.flush_pending, node)
@@ -109,7 +113,7 @@ class OperatorChain:
         for node in reversed(self.nodes):
             try:
                 node.operator.close()
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 failure = failure or error
         if self._code is not None:
             self._code.forget()
@@ -133,8 +137,8 @@ class OperatorChain:
                 run = self._code.rows(self.head, input_index, values, timestamps)
                 if run is not None:
                     yield from run
-            except (Exception, SystemExit) as error:
-                raise self._failure(error) from error
+            except BaseException as error:
+                self._fail(error)
         if self.source is not None and stop == len(batch):
             self.source.done()
 
@@ -159,9 +163,22 @@ class OperatorChain:
     def _columns_after(self, node: Node, columns: Any, timestamps: Any) -> Iterator[None]:
         for target in node.main:
             if target.writer is not None:
-                target.writer.emit_columns(columns, timestamps)
+                self._emit_columns(node, target, columns, timestamps)
             else:
                 yield from self._columns_into(target.node, columns, timestamps)
+
+    def _emit_columns(self, node: Node, target: Target, columns: Any, timestamps: Any) -> None:
+        writer: Any = target.writer
+        before = writer.records_out
+        try:
+            writer.emit_columns(columns, timestamps)
+        except BaseException as error:
+            let_pass(error)
+            if not is_raised_by_user_code(error):
+                raise
+            # A selector or partitioner of the user's takes rows, one after the other.
+            (record,) = rows_of(columns.slice(writer.records_out - before, 1))
+            raise node.operator.error(error, record, target.role) from error
 
     # ---- time -----------------------------------------------------------------------------------
 
@@ -262,8 +279,12 @@ class OperatorChain:
 
     def next_processing_time(self) -> Optional[int]:
         """When `on_processing_time` has something to do; None: not before a record comes."""
-        times = [node.operator.next_processing_time for node in self._timed]
-        return min([time for time in times if time is not None], default=None)
+        first = None
+        for operator in self._timed_operators:
+            time = operator.next_processing_time
+            if time is not None and (first is None or time < first):
+                first = time
+        return first
 
     # ---- end ------------------------------------------------------------------------------------
 
@@ -272,8 +293,7 @@ class OperatorChain:
         self._ended.add(input_index)
         if len(self._ended) >= max(1, self.number_of_inputs):
             for node in self.nodes:
-                node.operator.finish()
-        yield from ()
+                yield from node.operator.finish()
 
     # ---- sinks ----------------------------------------------------------------------------------
 
@@ -337,20 +357,29 @@ class OperatorChain:
                 return 0
         return room
 
+    def input_error(self, error: BaseException) -> BaseException:
+        """What to raise for ``error`` of reading the records that this chain is sent."""
+        return travel_error(error, self.head.operator.name, self.environment, "input")
+
     def _guarded(self, run: Iterator[None]) -> Iterator[None]:
         try:
             yield from run
-        except (Exception, SystemExit) as error:
-            raise self._failure(error) from error
+        except BaseException as error:
+            self._fail(error)
 
-    def _failure(self, error: BaseException) -> BaseException:
-        """What to raise for ``error``: a UserFunctionError when it came out of user code."""
+    def _fail(self, error: BaseException) -> NoReturn:
+        """Raise what ``error`` is to the job: a UserFunctionError when it came out of user code."""
+        let_pass(error)
         for sink in self._sinks:
             try:
                 sink.write_pending()  # records before the one that failed have been emitted
-            except (Exception, SystemExit) as sink_error:
+            except BaseException as sink_error:
+                let_pass(sink_error)
                 error.__context__ = error.__context__ or sink_error
-        return self._code.user_error(error)
+        failure = self._code.user_error(error)
+        if failure is error:  # an operator has named it, and its cause
+            raise error
+        raise failure from error
 
 
 def _build_nodes(
@@ -359,7 +388,12 @@ def _build_nodes(
     nodes: dict[int, Node] = {}
     seen: set[int] = set()
     for chained in spec.operators:
-        operator = create_operator(_with_own_functions(chained, seen), environment)
+        try:
+            operator = create_operator(_with_own_functions(chained, seen), environment)
+        except BaseException as error:  # copies functions, makes watermark generators
+            if not is_raised_by_user_code(error):
+                raise
+            raise user_error(error, chained.name, environment, "creation") from error
         nodes[chained.node_id] = Node(operator)
     for output in spec.outputs:  # writers first: the last consumer, chained, needs no copy then
         target = Target(writer=writers[output.edge_id], partitioner=output.partitioner)

@@ -15,8 +15,11 @@ fetched before the loop is used by nobody else meanwhile.
 from __future__ import annotations
 
 import itertools
+import sys
+import traceback
 from typing import Any, Callable, Iterable, Iterator, Optional
 
+from flinkish.common.user_traceback import let_pass
 from flinkish.datastream.output_tag import OutputTag
 from flinkish.datastream.partitioners import CustomPartitioner, KeyGroupPartitioner
 from flinkish.operators.codegen import CodeWriter
@@ -74,18 +77,31 @@ class CompiledChain:
         if blame.results in variables:
             error = blame.operator.explain_results(error, variables[blame.results], blame.function)
         record = (variables[blame.record],) if blame.record in variables else ()
-        if blame.inlined is not None and record:
+        if record and _is_inlined(blame.inlined, error):
             error = _raised_by(blame.inlined, *record) or error
         return blame.operator.error(error, *record, role=blame.role)
 
 
 def _raised_by(function: Callable[[Any], Any], record: Any) -> Optional[BaseException]:
-    """The exception of ``function(record)``, which has the user's lines in its traceback."""
+    """The exception of ``function(record)``, which has the user's lines in its traceback.  The one that is
+    being handled is the same and not another before it."""
+    handled = sys.exc_info()[1]
     try:
         function(record)
-    except Exception as error:
+    except BaseException as error:
+        let_pass(error)
+        first: BaseException = error
+        while first.__context__ is not None and first.__context__ is not handled:
+            first = first.__context__
+        first.__context__ = None
         return error
     return None
+
+
+def _is_inlined(function: Any, error: BaseException) -> bool:
+    """Whether a loop did what ``function`` does, and so its lines are missing in the traceback."""
+    code = getattr(function, "__code__", None)
+    return code is not None and all(frame.f_code is not code for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def compile_chain(chain: Any) -> CompiledChain:
@@ -135,8 +151,8 @@ class _Compiler:
             return None
         if isinstance(node.main[0].partitioner, (KeyGroupPartitioner, CustomPartitioner)):
             return None
-        emit_batch = node.main[0].writer.emit_batch
-        return lambda values, timestamps=None: emit_batch(values, timestamps)
+        emit_batch, operator = node.main[0].writer.emit_batch, node.operator
+        return lambda values, timestamps=None: operator.call(emit_batch, values, timestamps, role="output")
 
     # ---- functions ------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from typing import Any, Callable
 import numpy as np
 
 from flinkish.common.types import Row
+from flinkish.common.user_traceback import is_raised_by_user_code, message_of
 from flinkish.datastream.output_tag import OutputTag
 
 #: Types whose instances nobody can change, exactly these types.  Grows with the types that `freeze`
@@ -92,11 +93,12 @@ def _round_trip(value: Any) -> Any:
         try:
             return copy.deepcopy(value)
         except Exception as error:  # and so does copying
+            raised_by_user = [e for e in (pickle_error, error) if is_raised_by_user_code(e)]
             raise TypeError(
                 f"a value of type {type(value).__qualname__} was emitted that can change and that can "
-                f"be neither pickled ({pickle_error}) nor copied ({error}); emit plain data, or set "
-                f"pipeline.object-reuse when nothing changes it after emission"
-            ) from None  # both reasons are in the text
+                f"be neither pickled ({message_of(pickle_error)}) nor copied ({message_of(error)}); emit plain "
+                f"data, or set pipeline.object-reuse when nothing changes it after emission"
+            ) from (raised_by_user[0] if raised_by_user else None)  # both reasons are in the text
 
 
 def _atoms_only(values: Any) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Iterable, Iterator, Optional
 
+from flinkish.common.user_traceback import let_pass
 from flinkish.datastream.function_adapters import (
     CallableKeyedProcessFunction,
     CallableProcessFunction,
@@ -107,13 +108,14 @@ class RuntimeOperator:
         for function in reversed(self.functions):
             try:
                 self.call(function.close, role="close")
-            except Exception as error:
+            except BaseException as error:
                 failure = failure or error
         if failure is not None:
             raise failure
 
-    def finish(self) -> None:
-        """The input has ended well and every watermark has passed."""
+    def finish(self) -> Iterator[None]:
+        """The input has ended well and every watermark has passed.  Yields while it waits for room."""
+        yield from ()
 
     def runtime_context(self) -> StreamingRuntimeContext:
         return StreamingRuntimeContext(self.environment, self.spec, self.backend, self.metric_group)
@@ -151,7 +153,8 @@ class RuntimeOperator:
             canonical = self.memo[key]
         except (TypeError, ValueError):
             canonical = self.call(self.memo.compute, key, record=value, role="key selector")
-        except Exception as error:
+        except BaseException as error:
+            let_pass(error)
             raise self.error(error, value, "key selector") from error
         self.backend.current_key = canonical
         return canonical
@@ -204,7 +207,8 @@ class RuntimeOperator:
         """Call user code outside of a fused loop; what it raises becomes a UserFunctionError."""
         try:
             return function(*args)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            let_pass(error)
             raise self.error(error, record, role) from error
 
     def iterate(
@@ -223,7 +227,8 @@ class RuntimeOperator:
         try:
             for result in results:
                 yield result
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            let_pass(error)
             if function is None:
                 function = getattr(self, role or "window_function", None) or self.spec.operator.function
             explained = self.explain_results(error, results, function)

@@ -26,6 +26,11 @@ class RecordWriter(abc.ABC):
         """Records that every channel can surely still take, may be <= 0.  The chain stops taking
         records when it is; a record in the middle of its output may overdraw."""
 
+    @property
+    @abc.abstractmethod
+    def records_out(self) -> int:
+        """Records that have been emitted."""
+
     @abc.abstractmethod
     def emit(self, value: Any, timestamp: Optional[int]) -> None:
         """Append one record.  The value must be one that nobody changes any more."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
 import cloudpickle
 
+from flinkish.common.user_traceback import let_pass
 from flinkish.connectors.spi import Sink, SinkWriter, WriterInitContext
 from flinkish.datastream.functions import SinkContext
 from flinkish.errors import InternalError, UserError
@@ -47,10 +48,14 @@ class SinkWriterOperator(RuntimeOperator):
 
     @property
     def has_room(self) -> bool:
-        return self.writer.has_room
+        try:
+            return self.writer.has_room
+        except BaseException as error:
+            let_pass(error)
+            raise self.error(error, role="has_room") from error
 
     def fileno(self) -> Optional[int]:
-        return self.writer.fileno()
+        return self.call(self.writer.fileno, role="fileno")
 
     # ---- records --------------------------------------------------------------------------------
 
@@ -104,8 +109,10 @@ class SinkWriterOperator(RuntimeOperator):
     def on_idle(self) -> None:
         self.call(self.writer.flush, False, role="flush")
 
-    def finish(self) -> None:
+    def finish(self) -> Iterator[None]:
         self.call(self.writer.flush, True, role="flush")
+        while not self.call(getattr, self.writer, "flushed", role="flush"):
+            yield
         committables = self.call(self.writer.prepare_commit, role="prepare_commit")
         if committables:
             event = SinkCommittables(self.call(cloudpickle.dumps, list(committables), role="prepare_commit"))
@@ -114,7 +121,7 @@ class SinkWriterOperator(RuntimeOperator):
     def handle_event(self, payload: Any) -> None:
         if not isinstance(payload, SinkPayload):
             raise InternalError(f'sink "{self.name}" got an event {type(payload).__name__}')
-        value = pickle.loads(payload.payload)
+        value = self.call(pickle.loads, payload.payload, role="handle_coordinator_event")
         self.call(self.writer.handle_coordinator_event, value, role="handle_coordinator_event")
 
 

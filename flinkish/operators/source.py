@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from flinkish.common import options
+from flinkish.common.user_traceback import let_pass
 from flinkish.connectors.spi import InputStatus, ReaderOutput, SourceOutput, SourceReaderContext
 from flinkish.errors import InternalError, UserError
 from flinkish.messages.control import (
@@ -91,12 +92,24 @@ class SourceOperator(RuntimeOperator):
         if self.reader is not None:
             self.call(self.reader.close, role="close")
 
+    @property
+    def poll_interval_ms(self) -> Optional[int]:
+        """When the task asks the reader again although nothing says so; None: never."""
+        try:
+            return self.reader.poll_interval_ms
+        except BaseException as error:
+            let_pass(error)
+            raise self.error(error, role="poll_interval_ms") from error
+
+    def fileno(self) -> Optional[int]:
+        return self.call(self.reader.fileno, role="fileno")
+
     def send(self, payload: Any) -> None:
         self.environment.send_event(self.spec.operator_id, payload)
 
     def handle_event(self, payload: Any) -> None:
         if isinstance(payload, SourceAddSplits):
-            splits = cloudpickle.loads(payload.splits)
+            splits = self.call(cloudpickle.loads, payload.splits, role="add_splits")
             self.requests = 0
             self._empty_ticks = 0
             for split in splits:
@@ -110,7 +123,7 @@ class SourceOperator(RuntimeOperator):
             self.requests = 0
             self.call(self.reader.notify_no_more_splits, role="notify_no_more_splits")
         elif isinstance(payload, SourceCustomEvent):
-            event = cloudpickle.loads(payload.event)
+            event = self.call(cloudpickle.loads, payload.event, role="handle_source_event")
             self.call(self.reader.handle_source_event, event, role="handle_source_event")
         else:
             raise InternalError(f'source "{self.name}" got an event {type(payload).__name__}')
@@ -128,6 +141,11 @@ class SourceOperator(RuntimeOperator):
                 do="return an InputStatus: MORE_AVAILABLE, NOTHING_AVAILABLE or END_OF_INPUT",
             )
         return status
+
+    @property
+    def has_collected(self) -> bool:
+        """Whether `take` would give something."""
+        return bool(self._values or self._elements)
 
     def take(self) -> list[Element]:
         """What was collected, in order."""
@@ -281,7 +299,7 @@ class _Output(SourceOutput):
         self._part = part
         strategy = source.strategy
         self._watermarks = _GeneratorOutput(source, part)
-        self._assigner = EventTimeAssigner(strategy, self._watermarks)
+        self._assigner = source.call(EventTimeAssigner, strategy, self._watermarks, role="watermark generator")
         self._on_batch = self._assigner.on_batch
         self._assign = timestamp_caller(strategy)
         self._field = strategy.timestamp_field
@@ -401,7 +419,8 @@ class _Output(SourceOutput):
                 times, assigned = assigned, []
                 for time in times:
                     assigned.append(checked_timestamp(time))
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            let_pass(error)
             raise self._source.error(error, values[len(assigned)], "timestamp assigner") from error
         return assigned
 

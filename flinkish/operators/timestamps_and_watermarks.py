@@ -19,7 +19,7 @@ class TimestampsAndWatermarksOperator(RuntimeOperator):
         super().__init__(spec, environment)
         strategy = spec.operator.watermark_strategy
         self.assign = timestamp_caller(strategy)
-        self.assigner = EventTimeAssigner(strategy, self)
+        self.assigner = self.call(EventTimeAssigner, strategy, self, role="watermark generator")
         self.interval_ms = options.read(
             environment.configuration, options.PIPELINE_AUTO_WATERMARK_INTERVAL
         )

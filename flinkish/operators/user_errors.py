@@ -3,15 +3,16 @@ operator, subtask and record."""
 
 from __future__ import annotations
 
-import signal
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, Optional
 
 from flinkish.common.user_traceback import (
-    MESSAGE_CHARACTERS_MAX,
     format_user_traceback,
-    without_middle,
+    is_raised_by_user_code,
+    let_pass,
+    message_of,
 )
-from flinkish.errors import FlinkishError, TaskCancelled, UnstableKeyError, UserFunctionError
+from flinkish.connectors.spi import RecordError
+from flinkish.errors import FlinkishError, UnstableKeyError, UserError, UserFunctionError
 from flinkish.operators.output import TaskEnvironment
 from flinkish.state.key_encoding import with_operator
 
@@ -28,6 +29,8 @@ def user_error(
         role: what it was doing when it was not processing a record: "open", "key selector" ...
         record: the record (or the timer's description), if there was one.
     """
+    if isinstance(error, RecordError) and error.__cause__ is not None:
+        record, error = (error.record,), error.__cause__
     if isinstance(error, UnstableKeyError):
         if "operator" in error.fields:
             return error
@@ -37,10 +40,32 @@ def user_error(
     if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
         error = error.__cause__  # raised in a loop of ours, which Python then renames
     shown = bounded_repr(record[0]) if record else None
+    return _user_function_error(error, operator, environment, role, shown)
+
+
+def travel_error(
+    error: BaseException, operator: str, environment: TaskEnvironment, role: str
+) -> BaseException:
+    """The error to raise for a record that ``operator`` could not send or read, a UserError of
+    `taskmanager.wire` with the reason as its cause: the user's traceback where code of the record's class
+    raised, else the same four lines with the operator."""
+    if not isinstance(error, UserError) or "operator" in error.fields:
+        return error
+    cause = error.__cause__
+    if cause is not None and is_raised_by_user_code(cause):
+        return _user_function_error(cause, operator, environment, role, error.fields.get("record"))
+    where = f'operator "{operator}", subtask {environment.subtask_index} of {environment.parallelism}'
+    fields = {**error.fields, "operator": operator}
+    return type(error)(error.what, where=where, why=error.why, do=error.do, **fields)
+
+
+def _user_function_error(
+    error: BaseException, operator: str, environment: TaskEnvironment, role: str, shown: Optional[str]
+) -> UserFunctionError:
     what = (
         f'operator "{operator}" subtask {environment.subtask_index} of {environment.parallelism} failed'
         + (f" in its {role}" if role else "")
-        + (f" on record {shown}" if record else "")
+        + (f" on record {shown}" if shown is not None else "")
     )
     return UserFunctionError(
         what,
@@ -61,7 +86,7 @@ def bounded_repr(value: Any) -> str:
     try:
         text = _start_of_repr(value)
     except BaseException as error:
-        _let_pass(error)
+        let_pass(error)
         text = f"<{type(value).__qualname__}, whose repr raised {type(error).__name__}>"
     if len(text) > RECORD_CHARACTERS_MAX:
         text = text[: RECORD_CHARACTERS_MAX - 4] + " ..."
@@ -134,22 +159,3 @@ _BRACKETS = {
     dict.__repr__: "{}",
     set.__repr__: "{}",
 }
-
-
-def _let_pass(error: BaseException) -> None:
-    """Raise ``error`` again if it is not user code that raised it: Ctrl-C in a main program, where Python's
-    own handler is in place (a slot has another), and the cancelling of a task."""
-    pressed = isinstance(error, KeyboardInterrupt) and (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
-    if pressed or isinstance(error, TaskCancelled):
-        raise error
-
-
-def message_of(error: BaseException) -> str:
-    """``str(error)``, bounded; never fails."""
-    try:
-        return without_middle(str(error), MESSAGE_CHARACTERS_MAX)
-    except BaseException as failure:
-        _let_pass(failure)
-        return f"<message raised {type(failure).__name__}>"

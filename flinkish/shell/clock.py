@@ -24,7 +24,5 @@ class SystemClock:
     def monotonic_ns() -> int:
         return time.monotonic_ns()
 
-    @staticmethod
-    def perf_ns() -> int:
-        """The finest clock, for measuring turns."""
-        return time.perf_counter_ns()
+    #: The finest clock, for measuring turns; as it is, because a turn asks it six times.
+    perf_ns = staticmethod(time.perf_counter_ns)

@@ -13,6 +13,7 @@ Kinds 254 and 255 are the handshake's; kind 0 is a pickled message; the others a
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -448,7 +449,8 @@ class Connection:
             self._deadline.cancel()
             self._deadline = None
         self._loop.unregister(self._fd)
-        self._sock.close()
+        with contextlib.suppress(OSError):  # user code has closed it under us: so ``error`` says
+            self._sock.close()
         self._pending.clear()
         self._held.clear()
         self._pending_bytes = 0
@@ -668,7 +670,7 @@ def _same_user(sock: socket.socket) -> bool:
     if not sys.platform.startswith("linux"):
         return True  # the folder's mode protects the path
     _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return uid == os.getuid()
+    return uid == os.geteuid()
 
 
 def _peer_name(sock: socket.socket) -> str:

@@ -118,7 +118,7 @@ class _AsyncThread:
             result, failure = None, None
             try:
                 result = call()
-            except Exception as error:
+            except BaseException as error:  # the handler decides about it
                 failure = error
             self._submit(handler, result, failure)
             if period_ms is not None:

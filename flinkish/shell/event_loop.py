@@ -24,7 +24,7 @@ import socket
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Optional
+from typing import AbstractSet, Any, Callable, Optional
 
 _COMPACT_TIMERS_ABOVE = 64
 
@@ -173,6 +173,15 @@ class EventLoop:
     def descriptors(self) -> set[int]:
         """All that are registered, and the loop's own."""
         return {fd for fd in (*self._entries, self._poller.fileno()) if fd >= 0}
+
+    def leave_to_parent(self, keep: AbstractSet[int] = frozenset()) -> None:
+        """In a process that was forked off: let go of all descriptors but ``keep``.
+
+        Their numbers stay taken, because objects that were inherited would close them."""
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in self.descriptors() - keep:
+            os.dup2(null, descriptor, inheritable=False)
+        os.close(null)
 
     def close(self) -> None:
         """Release the loop's own descriptors; those of others stay theirs."""

@@ -67,8 +67,12 @@ def execute_async(
     else:
         launcher = _spark_launcher(needed, configuration, spark)
     manager = JobManager(launcher, needed, configuration, application=True)
-    manager.start()
-    return JobClient(manager.submit(runtime))
+    try:
+        manager.start()
+        return JobClient(manager.submit(runtime))
+    except BaseException:  # a Ctrl-C too: only its job would end it
+        manager.close()
+        raise
 
 
 def prepare(stream_graph: StreamGraph) -> JobRuntime:
@@ -100,7 +104,11 @@ def _session_cluster(needed: int, configuration: Mapping[str, Any], spark: Any) 
         cluster = _sessions.get(application.identity)
         if cluster is None or cluster.job_manager.closed:
             per_task = options.read(configuration, options.NUM_TASK_SLOTS)
-            capacity = create_launcher(application, needed, configuration).capacity()
+            launcher = create_launcher(application, needed, configuration)
+            if not application.allocates_dynamically():
+                timeout_ms = options.read(configuration, options.SLOT_REQUEST_TIMEOUT)
+                application.wait_for_task_slots(None, timeout_ms)
+            capacity = launcher.capacity()
             slots = needed if capacity is None else max(needed, capacity - per_task)
             cluster = SessionCluster(spark, slots, configuration)
             _sessions[application.identity] = cluster.start()

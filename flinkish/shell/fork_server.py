@@ -4,10 +4,12 @@ A supervisor starts it once.  It imports what every slot needs, nothing of any u
 for each request, so that no module, thread or setting of one job reaches the next, and slots share the
 pages of what was imported.  `ForkServer` is the supervisor's side, `serve` the other one.
 
-The way of death is a chain: a slot is killed by the kernel when the server ends, the server when the
-supervisor's thread ends.  Where the kernel cannot do that, closed pipes must.  A server that is told to
-end kills its slots and waits for them.  Processes that user code started and left go with their slot:
-the server adopts them then and kills them, unless they are daemons with a session of their own.  Only it signals them: as their parent it knows which pid is still theirs.
+The way of death is a chain: a slot is killed by the kernel when the server ends, the server is told by it
+when the supervisor's thread ends.  Where the kernel cannot do that, closed pipes must.  A server that is
+told to end kills its slots and waits for them.  Processes that user code started and left go with their
+slot: the server adopts them then and kills them, and what they leave, unless they are daemons with a
+session of their own.  They stay only if the server itself is killed.  Only it signals slots: as their
+parent it knows which pid is still theirs.
 
 On the socket, after the line of `_BOOTSTRAP`::
 
@@ -17,6 +19,7 @@ On the socket, after the line of `_BOOTSTRAP`::
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import logging
@@ -47,7 +50,8 @@ _START, _SIGNAL, _STARTED, _ENDED = range(4)
 
 _DESCRIPTORS = 3  # of a slot: its pipe, its progress page, its dump
 _END_TIMEOUT_S = 5.0
-_END_POLL_S = 0.05
+# What the kernel sends when the supervisor's thread has ended: a signal that has no other use.
+_PARENT_ENDED = getattr(signal, "SIGRTMIN", signal.SIGUSR1)
 
 # The paths come first, before anything that they could shadow is imported.  A `-m` would put the
 # working folder in front of the standard library.  Descriptor 0 is freed, so that user code that
@@ -141,6 +145,8 @@ class ForkServer:
     def close(self) -> None:
         """End it and what it has forked, and wait for that; no callback follows."""
         self._loop.unregister(self._socket.fileno())
+        with contextlib.suppress(OSError):  # it has ended already
+            self._socket.shutdown(socket.SHUT_RDWR)  # a process that was forked off may have it too
         self._socket.close()
         try:
             self._process.wait(_END_TIMEOUT_S)
@@ -162,6 +168,7 @@ class ForkServer:
             part = b""
         if not part:
             self._loop.unregister(self._socket.fileno())
+            self._socket.close()
             self._process.kill()  # it may be at its end still
             self._on_end(self._process.wait())
             return
@@ -180,7 +187,7 @@ class ForkServer:
 
 def serve(fd: int) -> NoReturn:
     """The life of the server and, in each process that it forks, of a slot."""
-    die_with_parent()
+    die_with_parent(_PARENT_ENDED)
     # Who ends a whole group of processes means the slots, and those have something to say before they
     # end: the server only follows its supervisor.  Blocked, not ignored: a slot that is being forked
     # must not lose the signal.  Before any library starts a thread, which would take it.
@@ -200,6 +207,7 @@ class _Server:
     def __init__(self, control: socket.socket):
         self._control = control
         self._slots: set[int] = set()
+        self._killed: set[int] = set()  # orphans, of which the end has not been seen
         adopt_orphans()
         self._wake, wakes = os.pipe()
         for end in (self._wake, wakes):
@@ -207,13 +215,15 @@ class _Server:
         self._wakes = wakes
         signal.signal(signal.SIGCHLD, lambda signum, frame: None)
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        signal.signal(_PARENT_ENDED, lambda signum, frame: None)
 
     def run(self) -> NoReturn:
         control = self._control.fileno()
         while True:
             ready, _, _ = select.select([control, self._wake], [], [])
             if self._wake in ready:
-                os.read(self._wake, 4096)
+                if _PARENT_ENDED in os.read(self._wake, 4096):
+                    self._end()
                 self._reap()
             if control in ready:
                 self._serve_one()
@@ -230,13 +240,23 @@ class _Server:
                 self._slots.remove(pid)
                 self._kill_orphans()
                 self._tell(_ENDED, pid, status)
+            elif pid in self._killed:
+                self._killed.remove(pid)
+                self._kill_orphans()  # now its own children are ours
 
     def _kill_orphans(self) -> None:
-        for pid in children_in_own_session() - self._slots:
-            os.kill(pid, signal.SIGKILL)
+        """What slots that have ended leave behind: each slot and what it starts are a process group."""
+        for pid, group in children_in_own_session().items():
+            # A newborn slot still is in the group of this server.
+            if not self._slots & {pid, group} and pid not in self._killed:
+                os.kill(pid, signal.SIGKILL)
+                self._killed.add(pid)
 
     def _serve_one(self) -> None:
-        message, descriptors, _, _ = socket.recv_fds(self._control, _MESSAGE.size, _DESCRIPTORS)
+        try:
+            message, descriptors, _, _ = socket.recv_fds(self._control, _MESSAGE.size, _DESCRIPTORS)
+        except ConnectionResetError:  # the supervisor had not read all when it ended
+            self._end()
         while message and len(message) < _MESSAGE.size:
             part = self._control.recv(_MESSAGE.size - len(message))
             message = message + part if part else b""
@@ -268,10 +288,11 @@ class _Server:
     def _become_slot(self, server: int, descriptors: list[int]) -> NoReturn:
         try:
             signal.set_wakeup_fd(-1)
-            for signum in (signal.SIGCHLD, signal.SIGTERM):
+            for signum in (signal.SIGCHLD, signal.SIGTERM, _PARENT_ENDED):
                 signal.signal(signum, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             die_with_parent()
+            os.setpgid(0, 0)
             if os.getppid() != server:  # it died before the kernel was asked to tell
                 os._exit(EXIT_PARENT_LOST)
             self._control.close()
@@ -286,15 +307,19 @@ class _Server:
             main(*descriptors)
         except BaseException:
             traceback.print_exc()
-        os._exit(EXIT_INTERNAL_ERROR)
+            os.write(descriptors[-1], traceback.format_exc().encode())
+        finally:
+            os._exit(EXIT_INTERNAL_ERROR)
 
     def _end(self) -> NoReturn:
         """The supervisor is gone, or has closed the socket to say so."""
-        for pid in self._slots:
-            os.kill(pid, signal.SIGKILL)
-        for pid in self._slots:
-            os.waitpid(pid, 0)
-        self._kill_orphans()
+        ends = self._slots
+        while ends:
+            for pid in ends:
+                os.kill(pid, signal.SIGKILL)
+            for pid in ends:
+                os.waitpid(pid, 0)
+            ends = set(children_in_own_session())  # what those have left
         os._exit(0)
 
     def _tell(self, kind: int, first: int, second: int) -> None:

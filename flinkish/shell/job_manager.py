@@ -7,7 +7,11 @@ carried out in order before the next event.
 
 Closing, from whatever side it comes (the application's job has ended, ``close()``, the
 interpreter's exit), goes one way: cancel what runs, tell the supervisors to stop, wait for the
-launcher, close connections and thread.  Every wait in it is bounded.
+launcher, close connections and thread.  Every wait in it is bounded.  A thread of its own does it,
+so that a Ctrl-C ends only the wait of who has called ``close()``.
+
+A process that the driver forks has none of these threads.  There a JobManager lets go of its
+descriptors, refuses what would wait for ever, and closes nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from __future__ import annotations
 import atexit
 import logging
 import math
+import os
 import secrets
 import threading
 import time
@@ -24,7 +29,14 @@ from typing import Any, Callable, Mapping, Optional, TypeVar
 
 from flinkish.common import options
 from flinkish.common.job_status import JobStatus
-from flinkish.errors import FlinkishError, InternalError, JobCancelledError, NotEnoughSlotsError
+from flinkish.common.notices import notify
+from flinkish.errors import (
+    FlinkishError,
+    InternalError,
+    InvalidJobError,
+    JobCancelledError,
+    NotEnoughSlotsError,
+)
 from flinkish.graph.job_graph import JobGraph
 from flinkish.jobmanager.dispatcher import Dispatcher
 from flinkish.jobmanager.events import (
@@ -55,7 +67,7 @@ from flinkish.jobmanager.events import (
     Warn,
 )
 from flinkish.jobmanager.launcher import Launcher
-from flinkish.jobmanager.resource_manager import ResourceManager
+from flinkish.jobmanager.resource_manager import ResourceManager, SlotRequest
 from flinkish.messages.checks import MessageRefused, check_message
 from flinkish.messages.control import (
     Heartbeat,
@@ -84,6 +96,7 @@ T = TypeVar("T")
 
 TICK_MS = 100
 EXIT_TIMEOUT_MS = 5_000  # what the interpreter's exit may take
+_CLOSE_OVERTIME_MS = 25_000  # of a launcher that has to kill, and of threads that are joined
 
 _FROM_SLOTS = (TasksDeployed, TaskStateChanged, SlotFailed, OperatorEvent, MetricsReport)
 
@@ -104,6 +117,8 @@ class JobManager:
 
     #: How long a supervisor tries to reach this JobManager before the launch fails.
     connect_timeout_ms = 10_000
+    #: A job that waits so long for a launch says so.
+    wait_notice_ms = 10_000
 
     def __init__(
         self,
@@ -151,15 +166,18 @@ class JobManager:
         self._lease: Optional[str] = None
         self._launches: list[SlotLaunch] = []  # of that lease, by task index
         self._tick_due_ms = 0
+        self._told_to_wait: set[str] = set()  # jobs
         self._clock_offset_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
         self._thread: Optional[threading.Thread] = None
         self._lock = threading.Lock()
         self._closing = False
+        self._tearing_down = False  # set by the thread that does it: a Ctrl-C may keep another from its start
         # Connections of supervisors; not the core's, so that they are told to stop when a core is broken.
         self._supervisors: set[int] = set()
         self._stopping_supervisors = False
         self._loop_over = False
         self._closed = threading.Event()
+        self._inherited = False
 
     # ---- from any thread ------------------------------------------------------------------------
 
@@ -179,10 +197,11 @@ class JobManager:
         self._loop.call_later(self._heartbeat_interval_ms, self._send_heartbeats)
         self._tick_due_ms = self._now_ms() + TICK_MS
         self._loop.call_later(TICK_MS, self._tick)
-        self._thread = threading.Thread(target=self._main, name="flinkish JobManager", daemon=True)
-        _close_at_exit()
+        thread = threading.Thread(target=self._main, name="flinkish JobManager", daemon=True)
+        thread.start()
+        self._thread = thread
+        _take_care_of_ends()
         _living.add(self)
-        self._thread.start()
         log.info(
             "job manager started slots=%d addresses=%s",
             self.slots,
@@ -195,6 +214,7 @@ class JobManager:
         Raises:
             InvalidJobError: something in it cannot be sent to a slot, or a sink refuses.
         """
+        self.check_process()
         runtime = job if isinstance(job, JobRuntime) else JobRuntime(job)
         managed = ManagedJob(self, runtime.job_id, runtime.job_name)
         with self._lock:
@@ -217,16 +237,27 @@ class JobManager:
     def closed(self) -> bool:
         return self._closing
 
+    def check_process(self) -> None:
+        """Raises InvalidJobError in a process that was forked from the one that has the slots."""
+        if self._inherited:
+            raise InvalidJobError(
+                "could not use a cluster of another process",
+                where=f"process {os.getpid()}",
+                why="it was forked from the process that started the cluster, and has none of its threads",
+                do="use the cluster where it was started, or start another one here",
+            )
+
     def close(self, timeout_ms: int = 15_000) -> None:
         """Cancel what runs and tear everything down; a second call waits for the first."""
-        with self._lock:
-            first, self._closing = not self._closing, True
-        if first:
-            self._tear_down(timeout_ms)
-        else:
-            self._closed.wait(timeout_ms / 1000)
+        if not self._inherited:
+            self._close_in_background(timeout_ms)
+            self._closed.wait((timeout_ms + _CLOSE_OVERTIME_MS) / 1000)
 
     def _tear_down(self, timeout_ms: int) -> None:
+        with self._lock:
+            first, self._tearing_down = not self._tearing_down, True
+        if not first:
+            return
         deadline_s = time.monotonic() + timeout_ms / 1000
 
         def left_ms() -> int:
@@ -253,6 +284,8 @@ class JobManager:
                 if threading.current_thread() is not self._thread:
                     self._thread.join(5)
             else:
+                if self._listener is not None:
+                    self._listener.close()
                 self._loop.close()
             for job in self._jobs.values():
                 self._abandon(job)
@@ -276,15 +309,18 @@ class JobManager:
         self._loop.call_soon_threadsafe(self._step, event)
 
     def _ask(self, question: Callable[[Dispatcher], T], default: T) -> T:
-        """Answer of the loop's thread; ``default`` when it does not come in time."""
+        """Answer of the loop's thread; ``default`` if it raises there, which the loop reports."""
+        self.check_process()
         if self._thread is None or self._loop_over or threading.current_thread() is self._thread:
             return question(self._dispatcher)
         answers: list[T] = []
         answered = threading.Event()
 
         def ask() -> None:
-            answers.append(question(self._dispatcher))
-            answered.set()
+            try:
+                answers.append(question(self._dispatcher))
+            finally:
+                answered.set()
 
         self._loop.call_soon_threadsafe(ask)
         while not answered.wait(0.1):
@@ -338,13 +374,16 @@ class JobManager:
         if runtime is not None:
             runtime.close_coordinators(error)
 
-    def _close_in_background(self) -> None:
+    def _close_in_background(self, timeout_ms: int = 15_000) -> None:
         with self._lock:
-            first, self._closing = not self._closing, True
-        if first:
-            threading.Thread(
-                target=self._tear_down, args=(15_000,), name="flinkish close", daemon=True
-            ).start()
+            self._closing = True
+        if not self._tearing_down:
+            try:
+                threading.Thread(
+                    target=self._tear_down, args=(timeout_ms,), name="flinkish close", daemon=True
+                ).start()
+            except RuntimeError:  # no thread is to be had; Python 3.12 starts none while it ends
+                self._tear_down(timeout_ms)
 
     def _step(self, event: Any) -> None:
         """Events that come up while effects are carried out wait for their turn."""
@@ -392,7 +431,9 @@ class JobManager:
             case LaunchSlots():
                 self._launch()
             case LaunchSupervisors(tasks):
-                self._hand_over([self._launches[task] for task in tasks])
+                error = self._hand_over([self._launches[task] for task in tasks])
+                if error is not None:  # the other supervisors of this launch live on
+                    self._events += [SupervisorEnded(task, error) for task in tasks]
             case Inform(text):
                 log.info("%s", text)
             case Warn(text):
@@ -519,18 +560,21 @@ class JobManager:
         ]
         self._lease = lease
         self._step(Launched(lease, tuple((launch.task_index, launch.slot_ids) for launch in self._launches)))
-        self._hand_over(self._launches)
+        error = self._hand_over(self._launches)
+        if error is not None:
+            self._launch_over(error)
 
-    def _hand_over(self, launches: list[SlotLaunch]) -> None:
+    def _hand_over(self, launches: list[SlotLaunch]) -> Optional[FlinkishError]:
+        """Start supervisors; why that was not possible, if so."""
         if self._stopping_supervisors:
-            return
+            return None
         try:
             self.launcher.launch(launches)
         except Exception as error:
-            failure = error if isinstance(error, FlinkishError) else InternalError(
-                "could not launch slots", why=f"{type(error).__name__}: {error}"
-            )
-            self._launch_over(failure)
+            if isinstance(error, FlinkishError):
+                return error
+            return InternalError("could not launch slots", why=f"{type(error).__name__}: {error}")
+        return None
 
     def _launch_over(self, error: Optional[FlinkishError]) -> None:
         lease, self._lease = self._lease, None
@@ -548,14 +592,28 @@ class JobManager:
                 self._step(SupervisorEnded(task_index, error))
             if not self.launcher.alive():
                 self._launch_over(self.launcher.failure())
-        waiting = self._dispatcher.resource_manager.requests
-        text = self.launcher.describe_waiting() if waiting and self._is_due(waiting, now_ms) else ""
-        self._step(Tick(text, late_ms if late_ms > TICK_MS else 0))
+        manager = self._dispatcher.resource_manager
+        untold = self._waiting_untold(now_ms)
+        # Asking the launcher may cost a call to the JVM: only when the answer is about to be shown.
+        due = untold or any(now_ms >= request.deadline_ms for request in manager.requests)
+        self._step(Tick(self.launcher.describe_waiting() if due else "", late_ms if late_ms > TICK_MS else 0))
+        for request in untold:
+            if why := manager.why_waiting(request.job_id):
+                notify(f'Job "{request.job_name}" waits: {why}', unheard=log.warning)
 
-    @staticmethod
-    def _is_due(requests: list, now_ms: int) -> bool:
-        """Asking the launcher may cost a call to the JVM: only when the answer is about to be shown."""
-        return any(now_ms >= request.deadline_ms for request in requests)
+    def _waiting_untold(self, now_ms: int) -> list[SlotRequest]:
+        """Requests that wait for a launch, each once when it has waited for some time."""
+        manager = self._dispatcher.resource_manager
+        self._told_to_wait &= {request.job_id for request in manager.requests}
+        if not manager.misses_supervisors():
+            return []
+        found = [
+            request
+            for request in manager.requests
+            if now_ms - request.since_ms >= self.wait_notice_ms and request.job_id not in self._told_to_wait
+        ]
+        self._told_to_wait |= {request.job_id for request in found}
+        return found
 
     # ---- the end --------------------------------------------------------------------------------
 
@@ -581,15 +639,25 @@ def close_all() -> None:
         manager.close(EXIT_TIMEOUT_MS)
 
 
-_at_exit_lock = threading.Lock()
-_at_exit_registered = False
+def _in_forked_child() -> None:
+    """What the parent has goes on, and ends with it: our copies of its sockets must not keep them open."""
+    for manager in list(_living):
+        manager._inherited = True
+        manager._loop.leave_to_parent()
+    _living.clear()
 
 
-def _close_at_exit() -> None:
+_ends_lock = threading.Lock()
+_ends_cared_for = False
+
+
+def _take_care_of_ends() -> None:
     """Registered with the first JobManager, so that it runs before what was registered earlier
     (Python runs the last first): Spark is still there then."""
-    global _at_exit_registered
-    with _at_exit_lock:
-        if not _at_exit_registered:
-            _at_exit_registered = True
+    global _ends_cared_for
+    with _ends_lock:
+        if not _ends_cared_for:
+            _ends_cared_for = True
             atexit.register(close_all)
+            if hasattr(os, "register_at_fork"):
+                os.register_at_fork(after_in_child=_in_forked_child)

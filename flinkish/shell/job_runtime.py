@@ -229,7 +229,7 @@ class JobRuntime:
         return lambda sink: self._say(CommitterStarted(self.job_id, attempt, sink))
 
     def _committer_failed(self, error: BaseException) -> None:
-        """Not an ``Exception`` (those are told by Committed): the user's code ended the thread."""
+        """Not in a committer (its errors are told by Committed), but around it."""
         explained = user_error(f'a committer of job "{self.job_name}" failed in the driver', error)
         self._say(Committed(self.job_id, self._attempt, explained))
         self._say(Aborted(self.job_id, self._attempt))

@@ -48,6 +48,7 @@ class ManagedJob:
 
     def cancel(self) -> None:
         """Ask the job to end; ``wait`` waits for it."""
+        self._manager.check_process()
         self._manager._post(CancelRequested(self.job_id))
 
     def wait(self, timeout_s: Optional[float] = None) -> JobExecutionResult:
@@ -75,6 +76,7 @@ class ManagedJob:
         self._waiting += 1
         try:
             while not self._done.is_set():
+                self._manager.check_process()
                 left_s = _WAIT_SLICE_S
                 if deadline_s is not None:
                     left_s = min(left_s, deadline_s - time.monotonic())

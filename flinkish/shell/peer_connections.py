@@ -109,6 +109,9 @@ class PeerConnections:
         if connection is not None:
             connection.send(kind, channel_id, *buffers)
 
+    def flush(self) -> None:
+        self._loop.flush()
+
     def pending_bytes(self, peer_slot: str) -> int:
         connection = self._outgoing.get(peer_slot)
         return 0 if connection is None else connection.pending_bytes

@@ -28,6 +28,7 @@ EXIT_JOB_MANAGER_LOST = 73
 EXIT_PARENT_LOST = 74
 EXIT_STOPPED = 75
 EXIT_TERMINATED = 76
+EXIT_BROKEN = 77
 
 _EXIT_TEXTS = {
     EXIT_RELEASED: "released",
@@ -38,6 +39,7 @@ _EXIT_TEXTS = {
     EXIT_PARENT_LOST: "its supervisor was gone",
     EXIT_STOPPED: "stopped by its supervisor",
     EXIT_TERMINATED: "told to end by SIGTERM, not by its supervisor",
+    EXIT_BROKEN: "user code has broken the slot",
 }
 
 _PR_SET_PDEATHSIG = 1
@@ -68,8 +70,34 @@ def describe_exit(status: Optional[int]) -> str:
     return f"exit code {status}" + (f" ({_EXIT_TEXTS[status]})" if status in _EXIT_TEXTS else "")
 
 
-def die_with_parent() -> bool:
-    """Ask the kernel for a SIGKILL when the thread that started this process ends (Linux).
+def explain_end(status: int, note: Optional[tuple[str, str]]) -> tuple[str, str]:
+    """Why a slot process has ended, and what to do ("": nothing special).
+
+    Args:
+        status: as for `describe_exit`.
+        note: what it has said of its end in its `ProgressPage`; None: nothing, so it has not ended by itself.
+    """
+    why, do = note or ("", "")
+    if status == EXIT_BROKEN and why:
+        return why, do
+    if status >= 0 and note is None:
+        return (
+            f"user code ended the process with exit code {status} (os._exit, or exit() of a C library)",
+            "raise an exception instead; look for os._exit, and for exit() in C libraries, in what the job calls",
+        )
+    if -status in _CRASHES:
+        do = (
+            "look at the C library that is called there, or at a recursion without end; the executor's log has the "
+            "stacks of all threads"
+        )
+    return describe_exit(status) + (f": {why}" if why else ""), do
+
+
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
+
+
+def die_with_parent(signum: int = signal.SIGKILL) -> bool:
+    """Ask the kernel for a signal when the thread that started this process ends (Linux).
 
     Returns:
         whether the system can do that; elsewhere the closed pipe of the parent must do.
@@ -77,7 +105,7 @@ def die_with_parent() -> bool:
     if not sys.platform.startswith("linux"):
         return False
     libc = ctypes.CDLL(None, use_errno=True)
-    return libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0
+    return libc.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0) == 0
 
 
 def adopt_orphans() -> None:
@@ -86,9 +114,10 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def children_in_own_session() -> set[int]:
-    """Children of this process that have not gone into a session of their own, as daemons do."""
-    found = set()
+def children_in_own_session() -> dict[int, int]:
+    """Children of this process that have not gone into a session of their own, as daemons do: pid -> process
+    group."""
+    found = {}
     for path in glob.glob("/proc/self/task/*/children"):
         pids: list[str] = []
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
@@ -97,7 +126,7 @@ def children_in_own_session() -> set[int]:
         for pid in map(int, pids):
             with contextlib.suppress(ProcessLookupError):
                 if os.getsid(pid) == os.getsid(0):
-                    found.add(pid)
+                    found[pid] = os.getpgid(pid)
     return found
 
 
@@ -178,9 +207,13 @@ def anonymous_file(name: str) -> int:
     return file
 
 
+_NOTE_AT = 64
+
+
 class ProgressPage:
-    """A shared page in which a slot notes when its loop turned last, and its supervisor that it asks the slot
-    to end: so a slot can tell its supervisor's SIGTERM from anybody else's.
+    """A shared page in which a slot notes when its loop turned last and why it ends, and its supervisor that it
+    asks the slot to end: so a slot can tell its supervisor's SIGTERM from anybody else's, and a supervisor an
+    end by the slot's own will from one by user code, also when no descriptor is left to say it by.
 
     The supervisor makes it (`ProgressPage.create`), the slot opens the descriptor that it is
     given.  Two aligned 8-byte words: each written and read in one piece.
@@ -194,8 +227,12 @@ class ProgressPage:
     @classmethod
     def create(cls) -> "ProgressPage":
         fd = anonymous_file("flinkish-progress")
-        os.ftruncate(fd, mmap.PAGESIZE)
-        return cls(fd)
+        try:
+            os.ftruncate(fd, mmap.PAGESIZE)
+            return cls(fd)
+        except OSError:
+            os.close(fd)
+            raise
 
     def mark(self) -> None:
         self._words[0] = time.monotonic_ns()
@@ -209,6 +246,22 @@ class ProgressPage:
 
     def stop_asked(self) -> bool:
         return bool(self._words[1])
+
+    def note_end(self, why: str = "", do: str = "") -> None:
+        """The process ends by itself now.  The first ``why`` stays."""
+        room = mmap.PAGESIZE - _NOTE_AT
+        text = f"{do}\0{why}".encode(errors="replace")[:room] if why else b""
+        if text and not self._words[3]:
+            self._map[_NOTE_AT : _NOTE_AT + len(text)] = text
+            self._words[3] = len(text)
+        self._words[2] = 1
+
+    def end_note(self) -> Optional[tuple[str, str]]:
+        """What `note_end` was given, None before it was called."""
+        if not self._words[2]:
+            return None
+        do, _, why = self._map[_NOTE_AT : _NOTE_AT + self._words[3]].decode(errors="replace").partition("\0")
+        return why, do
 
     def close(self) -> None:
         self._words.release()

@@ -17,6 +17,8 @@ Forked by `flinkish.shell.fork_server`, never started by hand.
 from __future__ import annotations
 
 import atexit
+import contextlib
+import errno
 import faulthandler
 import gc
 import importlib
@@ -31,7 +33,16 @@ import time
 import traceback
 from typing import Any, Optional
 
-from flinkish.errors import ConnectionLostError, FlinkishError, InternalError, SlotLostError
+from flinkish.common.driver_only import this_is_slot
+from flinkish.common.user_traceback import format_user_traceback, is_raised_by_user_code, message_of
+from flinkish.errors import (
+    ConnectionLostError,
+    FlinkishError,
+    InternalError,
+    SlotLostError,
+    UnpicklableFunctionError,
+)
+from flinkish.graph.chain_pickling import unpickle_main_classes
 from flinkish.messages.control import (
     CancelTasks,
     DeployTasks,
@@ -55,6 +66,7 @@ from flinkish.shell.interruption import interrupt_user_code
 from flinkish.shell.peer_connections import PeerConnections
 from flinkish.shell.tls import Tls
 from flinkish.shell.process import (
+    EXIT_BROKEN,
     EXIT_INTERNAL_ERROR,
     EXIT_JOB_MANAGER_LOST,
     EXIT_JOB_MANAGER_UNREACHABLE,
@@ -89,6 +101,23 @@ _FULL_COLLECTION_EVERY_S = 60.0
 
 # How long a Python thread of a C library waits for the interpreter lock of a busy slot.
 _SWITCH_INTERVAL_S = 0.001
+
+
+# What the engine calls and user code may have replaced, as it was at the start.
+_USED = {
+    "time.monotonic_ns": time.monotonic_ns,
+    "time.monotonic": time.monotonic,
+    "time.perf_counter_ns": time.perf_counter_ns,
+    "time.time_ns": time.time_ns,
+    "os.read": os.read,
+    "os.write": os.write,
+    "socket.socket": socket.socket,
+    "socket.socket.send": socket.socket.send,
+    "socket.socket.sendmsg": socket.socket.sendmsg,
+    "socket.socket.recv_into": socket.socket.recv_into,
+    "pickle.dumps": pickle.dumps,
+    "pickle.loads": pickle.loads,
+}
 
 
 class SlotProcess:
@@ -130,9 +159,12 @@ class SlotProcess:
                 self._work()
         except BaseException as error:  # also what is no Exception must be told to the JobManager
             self._broken(error)
-        finally:
+        try:
             self._end()
+        except BaseException as error:
+            self._broken(error)
         assert self.exit_code is not None
+        self._progress.note_end()
         return self.exit_code
 
     def _register(self) -> bool:
@@ -261,15 +293,66 @@ class SlotProcess:
     def _lost(self, why: str, do: str = "") -> SlotLostError:
         job = "" if self._deployed is None else f"job {self._deployed.job_id}, "
         where = f"{job}slot process {os.getpid()} on {socket.gethostname()}"
+        tasks = [] if self._core is None else [f'"{task.name}"' for task in self._core.tasks.values()]
+        if tasks:
+            where += f", which ran {', '.join(tasks)}"
         return SlotLostError(f"lost slot {self.slot_id}", where=where, why=why, do=do)
 
     def _broken(self, error: BaseException) -> None:
-        """An error of this runtime: report it, then end, so that nothing broken is used again."""
+        """An error of this runtime, or of user code that has reached into it: report it, then end, so that
+        nothing broken is used again."""
         text = traceback.format_exc()
         log.error("slot failed slot=%s\n%s", self.slot_id, text)
-        self._report_failure(_internal(error, text, f"slot {self.slot_id}"), None)
+        failure = self._explain(error, text)
+        self._progress.note_end(failure.why, failure.do)
+        self._report_failure(failure, None)
         if self.exit_code is None or self.exit_code == EXIT_RELEASED:
-            self.exit_code = EXIT_INTERNAL_ERROR
+            self.exit_code = EXIT_INTERNAL_ERROR if isinstance(failure, InternalError) else EXIT_BROKEN
+
+    def _explain(self, error: BaseException, text: str) -> FlinkishError:
+        """What the job is told of an error that no subtask is known to have caused."""
+        if isinstance(error, FlinkishError):
+            return error
+        reason = f"{type(error).__name__}: {message_of(error)}"
+        if isinstance(error, OSError) and error.errno == errno.EBADF or self._closed_descriptors():
+            return self._descriptor_closed(reason)
+        replaced = [name for name, function in _USED.items() if _named(name) is not function]
+        if replaced:
+            why = f"user code has replaced {', '.join(replaced)}, which flinkish needs in its process: {reason}"
+            return self._lost(why, "put replaced functions back when the call that needs them is over")
+        if isinstance(error, MemoryError):
+            return self._lost(f"its process ran out of memory: {reason}", "give the executors more memory")
+        if is_raised_by_user_code(error):
+            why = f"user code that flinkish has not called, such as a signal handler or a trace function, raised {reason}"
+            return self._lost(f"{why}\n{format_user_traceback(error).rstrip()}", "catch it there")
+        return InternalError(
+            "a slot failed",
+            where=f"slot {self.slot_id}",
+            why=reason,
+            do="this is a bug of flinkish, please report it with the traceback",
+            traceback_text=text,
+        )
+
+    def _descriptor_closed(self, reason: str) -> SlotLostError:
+        return self._lost(
+            f"a descriptor of the slot was closed under it ({reason}): user code in one of its tasks closes "
+            f"descriptors that it does not own",
+            "close only what the job's code has opened: look for os.close and os.closerange",
+        )
+
+    def _closed_descriptors(self) -> bool:
+        """Whether user code has closed one that the loop watches: the poller says nothing about it then."""
+        try:
+            for descriptor in self.loop.descriptors() - self._watched:
+                os.fstat(descriptor)
+        except OSError:
+            return True
+        return False
+
+    def _end_for_closed_descriptor(self, reason: str) -> None:
+        error = self._descriptor_closed(reason)
+        self._progress.note_end(error.why, error.do)
+        self._finish(EXIT_BROKEN, reason, error)
 
     def _before_fork(self) -> None:
         self._forks_on_main = threading.current_thread() is threading.main_thread()
@@ -282,11 +365,7 @@ class SlotProcess:
             faulthandler.unregister(signal.SIGUSR1)
         if self._forks_on_main:  # the kernel's signal would follow the end of another thread
             die_with_parent()
-        # The numbers stay taken: objects that the child has inherited would close them.
-        null = os.open(os.devnull, os.O_RDWR)
-        for descriptor in self.loop.descriptors() - self._watched:
-            os.dup2(null, descriptor, inheritable=False)
-        os.close(null)
+        self.loop.leave_to_parent(keep=self._watched)
 
     def _on_terminate(self, signum: int, frame: Any) -> None:
         # A handler does not end the wait of the loop; a call does.
@@ -313,11 +392,18 @@ class SlotProcess:
     # ---- JobManager -----------------------------------------------------------------------------
 
     def _on_control_closed(self, connection: Connection, error: Optional[Exception]) -> None:
-        self._finish(EXIT_JOB_MANAGER_LOST, f"lost the JobManager: {getattr(error, 'why', '')}")
+        why = getattr(error, "why", "")
+        if os.strerror(errno.EBADF) in why:
+            self._end_for_closed_descriptor(why)
+        else:
+            self._finish(EXIT_JOB_MANAGER_LOST, f"lost the JobManager: {why}")
 
     def _check_heartbeat(self) -> None:
         """Any bytes count.  The loop reads before its timers run, so its own lag is no silence."""
         assert self._control is not None
+        if self._closed_descriptors():
+            self._end_for_closed_descriptor(os.strerror(errno.EBADF))
+            return
         now_ns = time.monotonic_ns()
         if self._control.reads != self._control_reads:
             self._control_reads = self._control.reads
@@ -370,18 +456,11 @@ class SlotProcess:
         self._deployed = deploy
         try:
             _extend_sys_path(deploy.sys_path)
-            _install_main_classes(deploy.main_classes)
-        except Exception as error:
-            self._report_failure(
-                InternalError(
-                    "could not load the classes that __main__ of the driver defines",
-                    where=f"slot {self.slot_id}",
-                    why=f"{type(error).__name__}: {error}",
-                    do="check that the slots have the modules and versions of the driver",
-                    traceback_text=traceback.format_exc(),
-                ),
-                None,
-            )
+            self._install_main_classes(deploy.main_classes)
+        except UnpicklableFunctionError as error:
+            self._report_failure(error, None)
+            for task in deploy.tasks:
+                self.task_state_changed(task.execution, "FAILED", TaskFailure(error))
             return
         if not core.deploy(deploy):
             return
@@ -400,6 +479,16 @@ class SlotProcess:
                 self._control.send_message(TasksDeployed(deploy.job_id, deploy.attempt))
 
         self._peers.begin(deploy.job_id, deploy.attempt, receivers, on_ready)
+
+    def _install_main_classes(self, pickled: bytes) -> None:
+        """Classes of the driver's `__main__` become those of ours, so that records of them pickle."""
+        if pickled:
+            main = sys.modules["__main__"]
+            classes, left_out = unpickle_main_classes(pickled, self.slot_id)
+            for name, value in classes.items():
+                setattr(main, name, value)
+            for name, why in left_out.items():
+                log.warning("class of __main__ cannot be read slot=%s class=%s reason=%r", self.slot_id, name, why)
 
     def _report_metrics(self) -> None:
         self.loop.call_later(_METRICS_EVERY_MS, self._report_metrics)
@@ -427,6 +516,9 @@ class SlotProcess:
     def _on_peer_lost(self, peer_slot: str, error: Optional[BaseException]) -> None:
         """Only a loss that a task still minds is news; its cause goes first."""
         if self._ending or self._core is None:
+            return
+        if os.strerror(errno.EBADF) in getattr(error, "why", ""):
+            self._end_for_closed_descriptor(error.why)  # type: ignore[union-attr]
             return
         self._held = []
         try:
@@ -497,16 +589,12 @@ class SlotProcess:
             self._collected_ns = time.monotonic_ns()
 
 
-def _internal(error: BaseException, text: str, where: str) -> FlinkishError:
-    if isinstance(error, FlinkishError):
-        return error
-    return InternalError(
-        "a slot failed",
-        where=where,
-        why=f"{type(error).__name__}: {error}",
-        do="this is a bug of flinkish, please report it with the traceback",
-        traceback_text=text,
-    )
+def _named(name: str) -> Any:
+    module, *attributes = name.split(".")
+    found: Any = sys.modules[module]
+    for attribute in attributes:
+        found = getattr(found, attribute, None)
+    return found
 
 
 def _extend_sys_path(entries: tuple[str, ...]) -> None:
@@ -516,14 +604,6 @@ def _extend_sys_path(entries: tuple[str, ...]) -> None:
             sys.path.append(entry)
             known.add(entry)
     importlib.invalidate_caches()
-
-
-def _install_main_classes(pickled: bytes) -> None:
-    """Classes of the driver's `__main__` become those of ours, so that records of them pickle."""
-    if pickled:
-        main = sys.modules["__main__"]
-        for name, value in pickle.loads(pickled).items():
-            setattr(main, name, value)
 
 
 def _read_exactly(fd: int, count: int) -> bytes:
@@ -561,12 +641,14 @@ def main(parent_pipe: int, progress_fd: int, dump_fd: int) -> None:
         level=blob.log_level,
         format=f"%(asctime)s %(levelname)s slot {blob.slot_id} %(name)s: %(message)s",
     )
+    this_is_slot(blob.slot_id)
     code = EXIT_INTERNAL_ERROR
     try:
         code = SlotProcess(blob, ProgressPage(progress_fd), parent_pipe).run()
     except BaseException:
         text = traceback.format_exc()
-        os.write(dump_fd, text.encode())
+        with contextlib.suppress(OSError):  # also that descriptor may be closed
+            os.write(dump_fd, text.encode())
         log.error("slot process failed slot=%s\n%s", blob.slot_id, text)
     # What user code registered still runs, but a thread that it left behind cannot hold the slot.
     faulthandler.dump_traceback_later(_EXIT_WITHIN_S, exit=True, file=dump_fd)

@@ -20,6 +20,7 @@ one that does nothing else.  No signal handler is installed here.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pickle
@@ -52,8 +53,10 @@ from flinkish.shell.process import (
     anonymous_file,
     describe_exit,
     executor_id,
+    explain_end,
     is_stopped,
 )
+from flinkish.shell.stack_dump import short_stack
 from flinkish.shell.tls import Tls
 
 log = logging.getLogger(__name__)
@@ -95,15 +98,20 @@ def run_supervisor(
 class _Process:
     """A process that serves a slot, from the request to fork it until it is known to have ended."""
 
-    def __init__(self, number: int, pipe: int):
+    def __init__(self, number: int):
+        """Raises OSError: the system has no descriptor or no memory left."""
+        with contextlib.ExitStack() as opened:
+            self.dump_fd = anonymous_file("flinkish-dump")
+            opened.callback(os.close, self.dump_fd)
+            self.progress = ProgressPage.create()
+            opened.callback(self.progress.close)
+            self.reads, self.pipe = os.pipe()  # the process ends when the latter closes
+            opened.pop_all()
         self.number = number
-        self.pipe = pipe  # the process ends when it closes
         self.pid = 0  # until it has been forked
         self.started_ns = time.monotonic_ns()
         self.stopped_ns: Optional[int] = None  # since when it has been seen to stand still
         self.kill_reason: Optional[str] = None
-        self.progress = ProgressPage.create()
-        self.dump_fd = anonymous_file("flinkish-dump")
 
     def progress_age_ms(self) -> int:
         since_ns = max(self.progress.last_ns(), self.started_ns)
@@ -225,8 +233,8 @@ class Supervisor:
                 self._end(f"refused by the JobManager: {reason}")
             case InterruptSlot(slot_id, pid):
                 self._interrupt(slot_id, pid)
-            case KillSlot(slot_id, reason):
-                self._kill(slot_id, reason)
+            case KillSlot(slot_id, pid, reason):
+                self._kill(slot_id, pid, reason)
             case _:
                 log.warning("unknown message type=%s", type(message).__name__)
 
@@ -265,8 +273,8 @@ class Supervisor:
         # At each try anew: what the slots may import can have grown (Spark's addPyFile).
         known = dict.fromkeys(path for path in self._launch.sys_path if os.path.exists(path))
         paths = (*known, *(os.path.abspath(path) for path in sys.path if os.path.abspath(path) not in known))
-        if self._server is None:
-            try:
+        try:
+            if self._server is None:
                 self._server = ForkServer(
                     self._loop,
                     paths,
@@ -275,21 +283,20 @@ class Supervisor:
                     self._on_ended,
                     self._on_server_end,
                 )
-            except OSError as error:
-                self._could_not_start(slot, str(error))
-                return
-        self._forked += 1
-        reads, writes = os.pipe()
-        process = slot.process = _Process(self._forked, writes)
-        self._server.start(process.number, (reads, process.progress.fd, process.dump_fd))
-        os.close(reads)
+            process = _Process(self._forked + 1)
+        except OSError as error:
+            self._could_not_start(slot, str(error))
+            return
+        slot.process, self._forked = process, process.number
+        self._server.start(process.number, (process.reads, process.progress.fd, process.dump_fd))
+        os.close(process.reads)
         blob = pickle.dumps(
             SlotBlob(
                 launch=self._launch, slot_id=slot.slot_id, sys_path=paths, log_level=log.getEffectiveLevel()
             )
         )
         try:
-            with open(writes, "wb", closefd=False) as pipe:
+            with open(process.pipe, "wb", closefd=False) as pipe:
                 pipe.write(len(blob).to_bytes(8, "little") + blob)
         except BrokenPipeError:
             log.info("the fork server is gone slot=%s", slot.slot_id)  # its end tells the rest
@@ -317,7 +324,7 @@ class Supervisor:
     def _on_ended(self, pid: int, status: int) -> None:
         for slot in self._slots.values():
             if slot.process is not None and slot.process.pid == pid:
-                self._ended(slot, slot.process, status, describe_exit(status))
+                self._ended(slot, slot.process, status, *explain_end(status, slot.process.progress.end_note()))
 
     def _on_server_end(self, status: int) -> None:
         """Its slots end with it; who waited for a start has waited in vain."""
@@ -328,13 +335,15 @@ class Supervisor:
                 detail = f"it ended with the process that forks slots: {describe_exit(status)}"
                 self._ended(slot, slot.process, status, detail)
 
-    def _ended(self, slot: _Slot, process: _Process, status: int, detail: str) -> None:
+    def _ended(self, slot: _Slot, process: _Process, status: int, detail: str, do: str = "") -> None:
         """Report how, and start the next."""
         if process.kill_reason is not None:
             detail = f"killed by the supervisor: {process.kill_reason}"
         text = process.dumped()
         if text:
-            detail += f"\n{text}"
+            log.warning("stacks of slot=%s pid=%d\n%s", slot.slot_id, process.pid, text)
+            place = short_stack(text)
+            detail += f", in {place}" if place else ""
         lived_ms, killed = process.lived_ms(), process.kill_reason is not None
         log.log(
             logging.INFO if status == EXIT_RELEASED or self._reason is not None else logging.WARNING,
@@ -345,7 +354,7 @@ class Supervisor:
             detail,
         )
         self._report(
-            SlotReport(slot.slot_id, process.pid, 0, status, detail, ended_by_supervisor=killed)
+            SlotReport(slot.slot_id, process.pid, 0, status, detail, ended_by_supervisor=killed, do=do)
         )
         process.close()
         slot.process = None
@@ -375,11 +384,11 @@ class Supervisor:
         if slot is not None and slot.process is not None and slot.process.pid == pid:
             self._signal(slot.process, signal.SIGUSR2)
 
-    def _kill(self, slot_id: str, reason: str) -> None:
+    def _kill(self, slot_id: str, pid: int, reason: str) -> None:
         slot = self._slots.get(slot_id)
-        if slot is None or slot.process is None or slot.process.kill_reason is not None:
+        process = slot.process if slot is not None else None
+        if slot is None or process is None or process.pid != pid or process.kill_reason is not None:
             return
-        process = slot.process
         process.kill_reason = reason
         size = os.fstat(process.dump_fd).st_size
         self._signal(process, signal.SIGUSR1)
@@ -453,7 +462,7 @@ class Supervisor:
                         slot.process.pid,
                         STOP_TIMEOUT_MS,
                     )
-                    self._kill(slot.slot_id, f"it did not end within {STOP_TIMEOUT_MS} ms")
+                    self._kill(slot.slot_id, slot.process.pid, f"it did not end within {STOP_TIMEOUT_MS} ms")
             self._loop.run_until(all_ended, 2 * _DUMP_WAIT_MS)
         control = self._control
         if control is not None and not control.closed:

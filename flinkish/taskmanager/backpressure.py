@@ -6,15 +6,17 @@ At each moment a subtask is in one state::
     IDLE            has no input
     BACKPRESSURED   has input, but an output or a sink has no room
 
-The three rates add up to 1,000 ms per second.  The other two figures, ``inPoolUsage`` and
-``outPoolUsage``, are shares of credits and buffers in use, which the gates and writers know.
+What the three rates mean to a reader, and the two figures of the gates and writers beside them:
+``flinkish.metrics.names``.
 """
 
 from __future__ import annotations
 
+from flinkish.metrics import names
+
 BUSY, IDLE, BACKPRESSURED = 0, 1, 2
 
-RATE_NAMES = ("busyTimeMsPerSecond", "idleTimeMsPerSecond", "backPressuredTimeMsPerSecond")
+RATE_NAMES = (names.TASK_BUSY_TIME, names.TASK_IDLE_TIME, names.TASK_BACK_PRESSURED_TIME)
 TOTAL_NAMES = ("accumulateBusyTimeMs", "accumulateIdleTimeMs", "accumulateBackPressuredTimeMs")
 
 INTERVAL_NS_MIN = 100_000_000  # rates over less than this would be noise
@@ -48,10 +50,10 @@ class TaskTimes:
 
     def rates(self, now_ns: int) -> dict[str, int]:
         """Milliseconds per second in each state since the last call that was not too close
-        before."""
+        before; the first call tells of the time since the start, however short."""
         self.switch(self.state, now_ns)
         interval = now_ns - self._reported_at_ns
-        if interval >= INTERVAL_NS_MIN:
+        if interval >= INTERVAL_NS_MIN or (interval > 0 and not any(self._rates.values())):
             spent = [now - then for now, then in zip(self.total_ns, self._reported_ns)]
             self._rates = {name: round(1000 * ns / interval) for name, ns in zip(RATE_NAMES, spent)}
             self._reported_ns = list(self.total_ns)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import abc
 from collections import deque
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 import pyarrow as pa
@@ -344,18 +344,29 @@ class RemoteOutputChannel(OutputChannel):
     A batch is pickled when it is sent, not before: until then it can grow.  While the peer's
     connection holds more than ``max_pending_bytes``, nothing is sent to it.  A record that pickles to more
     than ``payload_bytes_max`` is refused here, where the task that sent it can be named.
+
+    ``explain``: what to raise for the UserError of a record that cannot be sent.
     """
 
-    __slots__ = ("transport", "max_pending_bytes", "encoder")
+    __slots__ = ("transport", "max_pending_bytes", "explain", "encoder")
     is_local = False
     payload_bytes_max = FRAME_PAYLOAD_BYTES_MAX
 
     def __init__(
-        self, channel_id, peer_subtask, peer_slot, ledger, sizer, transport, max_pending_bytes: int
+        self,
+        channel_id,
+        peer_subtask,
+        peer_slot,
+        ledger,
+        sizer,
+        transport,
+        max_pending_bytes: int,
+        explain: Callable[[BaseException], BaseException] = lambda error: error,
     ):
         super().__init__(channel_id, peer_subtask, peer_slot, ledger, sizer)
         self.transport = transport
         self.max_pending_bytes = max_pending_bytes
+        self.explain = explain
         self.encoder = wire.ColumnEncoder()
 
     def _may_send(self) -> bool:
@@ -369,11 +380,14 @@ class RemoteOutputChannel(OutputChannel):
         count = min(total, sizer.records)
         most = min(2 * FRAME_BYTES, self.payload_bytes_max)
         while True:
-            if count == total:
-                payload = wire.encode_rows(values, timestamps)
-            else:
-                times = None if timestamps is None else timestamps[:count]
-                payload = wire.encode_rows(values[:count], times)
+            try:
+                if count == total:
+                    payload = wire.encode_rows(values, timestamps)
+                else:
+                    times = None if timestamps is None else timestamps[:count]
+                    payload = wire.encode_rows(values[:count], times)
+            except UserError as error:
+                raise self.explain(error) from error.__cause__
             size = wire.payload_bytes(payload)
             sizer.observe(size, count)
             if size <= most or count == 1:
@@ -400,12 +414,13 @@ class RemoteOutputChannel(OutputChannel):
         self.ledger.take()
         self.transport.send(self.peer_slot, wire.COLUMNS, self.channel_id, payload)
 
-    def _too_large(self, what: str, size: int) -> UserError:
-        return UserError(
+    def _too_large(self, what: str, size: int) -> BaseException:
+        refusal = UserError(
             f"could not send a {what} to another slot",
             why=f"it takes {size} bytes, the limit is {self.payload_bytes_max}: it is sent in one piece",
             do="send smaller ones, or the place of the data (a path, a key) instead of the data",
         )
+        return self.explain(refusal)
 
     def _send_event(self, event: ControlEvent) -> None:
         payload = wire.encode_event(event)

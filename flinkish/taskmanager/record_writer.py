@@ -34,7 +34,7 @@ from flinkish.state.key_groups import (
 from flinkish.taskmanager.frame_sizer import FrameSizer
 from flinkish.taskmanager.output_channel import OutputChannel
 
-HUNGRY_AFTER_MS = 2
+RECEIVER_WAIT_MS = 2
 SAMPLE_FROM_RECORDS = 2  # a look costs 1 microsecond, and 30 records of 64 MB a machine
 COLUMN_PIECE_ROWS = (
     256  # below, a batch is not cut any further (DESIGN.md, "two physical batch forms")
@@ -57,7 +57,7 @@ class ChannelWriter(output.RecordWriter):
         self._stuck = False  # a channel has sealed elements that wait
         self._sample_next = 0
         self._flushed_ms: Optional[int] = None
-        self._fed_ms = 0
+        self._offered_ms = 0
 
     # ---- the chain's side -----------------------------------------------------------------------
 
@@ -71,10 +71,17 @@ class ChannelWriter(output.RecordWriter):
         # to single records (W2-reduce: 157 records a slice, with this 500).
         return max(room, self.sizer.records >> 2) if room > 0 and self._several else room
 
-    @property
-    def frame_records(self) -> int:
-        """Records that make a full frame; with no more room than that, one channel has one."""
-        return self.sizer.rows if self._has_columns else self.sizer.records
+    def make_room(self) -> int:
+        """``room``, once full frames have been sent as far as they may."""
+        if not (self._stuck or self._has_columns):
+            records = self.sizer.records
+            room = 2 * records - max(map(len, self._lists))
+            if room > records:  # the usual case: no channel has a full frame
+                return room
+        elif self.room > (self.sizer.rows if self._has_columns else self.sizer.records):
+            return self.room
+        self.pump(flush=False)
+        return self.room
 
     def prepare_rows(self) -> None:
         """Before a loop that appends values."""
@@ -168,15 +175,15 @@ class ChannelWriter(output.RecordWriter):
         and before that to receivers that wait.  (A steady 100,000 records/s keep a source busy with small
         reads: frames would fill for 20 ms.)"""
         if self._flushed_ms is None:
-            self._flushed_ms = self._fed_ms = now_ms
+            self._flushed_ms = self._offered_ms = now_ms
         timeout = self.buffer_timeout_ms
         if 0 <= timeout <= now_ms - self._flushed_ms:
-            self._flushed_ms = self._fed_ms = now_ms
+            self._flushed_ms = self._offered_ms = now_ms
             self.pump(flush=True)
             return
         self.pump(flush=False)
-        if timeout >= 0 and now_ms - self._fed_ms >= HUNGRY_AFTER_MS:
-            self._fed_ms = now_ms
+        if timeout >= 0 and now_ms - self._offered_ms >= RECEIVER_WAIT_MS:
+            self._offered_ms = now_ms
             for channel in self.channels:
                 if not channel.is_empty and channel.receiver_waits:
                     channel.pump(flush=True)

@@ -16,13 +16,13 @@ through all of its subtasks, and on its way to the next slot, in one round.
 
 from __future__ import annotations
 
-import pickle
 import random
 import traceback
 from typing import Any, Callable, Optional
 
 from flinkish.common import options
 from flinkish.errors import ConnectionLostError, FlinkishError, InternalError
+from flinkish.graph.chain_pickling import unpickle_chain
 from flinkish.messages.control import DeployTasks, OperatorEvent
 from flinkish.messages.deployment import (
     ExecutionAttemptID,
@@ -32,6 +32,7 @@ from flinkish.messages.deployment import (
 )
 from flinkish.metrics.groups import OperatorMetricGroup
 from flinkish.operators.output import TaskEnvironment
+from flinkish.operators.user_errors import travel_error
 from flinkish.taskmanager import wire
 from flinkish.taskmanager.credit_ledger import CreditLedger
 from flinkish.taskmanager.frame_sizer import FrameSizer
@@ -58,7 +59,8 @@ class SlotCore:
     Args:
         slot_id, host: names of this slot and its machine, as in ``SlotAddress``.
         now_ms: processing time.
-        transport: ``send(peer_slot, kind, channel_id, buffers)`` and ``pending_bytes(peer_slot)``.
+        transport: ``send(peer_slot, kind, channel_id, buffers)``, which may gather frames until ``flush()``,
+            and ``pending_bytes(peer_slot)``.
         listener: ``task_state_changed(execution, state, failure)``, ``operator_event(event)`` and
             ``wakeup()``, which any thread may call.
         clock_ns: measures turns, monotonic.
@@ -215,18 +217,26 @@ class SlotCore:
         for task in running:
             if look:
                 task.look()
-            if task.needs_turn():
-                task.run_turn(budget_ns)
+            try:
+                due = task.needs_turn()
+            except BaseException as error:  # sources and sinks of users are asked
+                task.fail(error)
+                continue
+            if due and not task.run_turn(budget_ns):
+                self.transport.flush()  # it will make no more for a while: nothing to gather
         self._wanting = 0
         for task in running:
             if task.state == "RUNNING":
                 task.move_outputs()
-                self._wanting += task.wants_turn()
+                try:  # in place, not by `_ask`: this is asked after every turn
+                    self._wanting += task.wants_turn()
+                except BaseException as error:
+                    task.fail(error)
         return self._wanting > 0
 
     def next_deadline_ms(self) -> Optional[int]:
         """Processing time at which a round is due although nothing arrives."""
-        deadlines = [task.next_deadline_ms() for task in self._order]
+        deadlines = [_ask(task, task.next_deadline_ms, None) for task in self._order]
         if self.waits_for_socket():
             deadlines.append(self.now_ms() + SOCKET_RETRY_MS)
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
@@ -235,7 +245,7 @@ class SlotCore:
         """Descriptors whose readiness calls for a round: ``"r"`` or ``"w"``, and the subtask that waits."""
         waited: dict[int, tuple[str, Task]] = {}
         for task in self._order:
-            for descriptor, events in task.descriptors().items():
+            for descriptor, events in _ask(task, task.descriptors, {}).items():
                 waited[descriptor] = events, task
         return waited
 
@@ -291,13 +301,15 @@ class SlotCore:
     ) -> Optional[Task]:
         try:
             configuration = deploy.configuration
-            spec = pickle.loads(descriptor.chain)
+            spec = unpickle_chain(descriptor.chain, descriptor.task_name, self.slot_id)
+            environment = self._environment(descriptor, deploy)
             outputs = {output.edge_id: output for output in descriptor.outputs}
             writers = {
-                edge.edge_id: self._build_writer(edge, outputs[edge.edge_id], descriptor, deploy)
+                edge.edge_id: self._build_writer(
+                    edge, outputs[edge.edge_id], descriptor, deploy, _explaining(spec, edge, environment)
+                )
                 for edge in spec.outputs
             }
-            environment = self._environment(descriptor, deploy)
             factory = self.chain_factory
             if factory is None:
                 from flinkish.operators.chain import OperatorChain as factory
@@ -313,9 +325,10 @@ class SlotCore:
                 self.clock_ns,
                 self._task_changed,
             )
-        except Exception as error:
-            failure = error
-            if not isinstance(error, FlinkishError):
+        except BaseException as error:
+            if isinstance(error, FlinkishError):
+                failure = error
+            else:
                 failure = InternalError(
                     "could not build a subtask",
                     where=f'task "{descriptor.task_name}", slot {self.slot_id}',
@@ -332,6 +345,7 @@ class SlotCore:
         output: OutputDescriptor,
         descriptor: TaskDeploymentDescriptor,
         deploy: DeployTasks,
+        explain: Callable[[BaseException], BaseException],
     ) -> ChannelWriter:
         from flinkish.operators.copying import freeze
 
@@ -360,6 +374,7 @@ class SlotCore:
                     sizer,
                     self.transport,
                     pending_bytes_max,
+                    explain,
                 )
             channels.append(channel)
             self._outputs[end.channel_id] = channel
@@ -425,3 +440,26 @@ class SlotCore:
             return  # the JobManager asked for it; only the end is news
         failure = None if error is None else TaskFailure(error)
         self.listener.task_state_changed(task.execution, state, failure)
+
+
+def _ask(task: Task, question: Callable[[], Any], otherwise: Any) -> Any:
+    """The answer, in which sources and sinks of users take part; when they raise, the subtask fails."""
+    try:
+        return question()
+    except BaseException as error:
+        task.fail(error)
+        return otherwise
+
+
+def _explaining(
+    spec: Any, edge: Any, environment: TaskEnvironment
+) -> Callable[[BaseException], BaseException]:
+    """Names the operator in the error of a record that cannot leave by ``edge``."""
+
+    def explain(error: BaseException) -> BaseException:
+        for chained in getattr(spec, "operators", ()):  # a `testing.scripted_chain` has none
+            if chained.node_id == edge.source_id:
+                return travel_error(error, chained.name, environment, "output")
+        return error
+
+    return explain

@@ -33,8 +33,10 @@ from flinkish.connectors.spi import InputStatus
 from flinkish.errors import (
     FlinkishError,
     InternalError,
+    ResourceError,
     TaskCancelled,
     UnstableKeyError,
+    UserError,
     UserFunctionError,
 )
 from flinkish.messages.deployment import TaskDeploymentDescriptor
@@ -49,6 +51,7 @@ from flinkish.messages.elements import (
     Watermark,
     WatermarkStatus,
 )
+from flinkish.metrics import names
 from flinkish.operators.codegen import BUDGET_MAX
 from flinkish.operators.user_errors import message_of
 from flinkish.taskmanager.backpressure import BACKPRESSURED, BUSY, IDLE, TaskTimes
@@ -214,6 +217,13 @@ class Task:
             if not error.where:
                 error.where = f'task "{self.name}"'
             return error
+        if isinstance(error, MemoryError):
+            return ResourceError(
+                "a subtask ran out of memory",
+                where=f'task "{self.name}"',
+                why=f"its slot's process was refused more: {type(error).__name__}",
+                do="give the executors more memory, or make the records and what the functions keep smaller",
+            )
         if not isinstance(error, Exception):
             return self._raised_by_user_code(error)
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
@@ -250,6 +260,8 @@ class Task:
         if self.state != "RUNNING":
             return False
         clock_ns, waited = self.clock_ns, self.times.state
+        if self.source is not None and not self._look:
+            self._look = self._has_reason_to_look()
         start = now = clock_ns()
         self.times.switch(waited, start)
         # A step that would begin in the last quarter waits for the next turn, so that turns neither
@@ -274,7 +286,10 @@ class Task:
                         for writer in self.writers:
                             writer.pump_busy(now_ms)
                         break
-                elif outcome is _BLOCKED:
+                    if not self._has_run_dry():
+                        continue
+                    outcome = _IDLE
+                if outcome is _BLOCKED:
                     self._flush_writers()
                     if not self._has_room():
                         break
@@ -335,10 +350,7 @@ class Task:
     def _has_room(self) -> bool:
         room = POLL_ROWS_MAX
         for writer in self.writers:
-            writer_room = writer.room
-            if writer_room <= writer.frame_records:  # so one of its buffers is full
-                writer.pump(flush=False)
-                writer_room = writer.room
+            writer_room = writer.make_room()
             if writer_room < room:
                 room = writer_room
         self._room = room
@@ -364,7 +376,7 @@ class Task:
             count = max(1, min(self._slice_limit, int(left_ns / self._cost_ns)))
         if not self.chain.expanding and count > self._room:
             count = self._room
-        total = len(batch)  # type: ignore[arg-type]
+        total = len(batch if columns else batch.values)  # type: ignore[union-attr,arg-type]
         stop = min(total, start + count)
         if stop == total:
             self._batch = None
@@ -402,6 +414,12 @@ class Task:
     # ---- input ----------------------------------------------------------------------------------
 
     def _next_element(self) -> Optional[Element]:
+        try:
+            return self._next_of_gates()
+        except UserError as error:
+            raise self.chain.input_error(error) from error.__cause__
+
+    def _next_of_gates(self) -> Optional[Element]:
         gates = self.gates
         if len(gates) == 1:
             return gates[0].next_element()
@@ -417,7 +435,7 @@ class Task:
     def _take(self, element: Element) -> None:
         kind = type(element)
         if kind is RowBatch or kind is ColumnBatch:
-            if len(element):  # type: ignore[arg-type]
+            if element.values if kind is RowBatch else len(element):  # type: ignore[union-attr,arg-type]
                 self._batch, self._batch_at = element, 0
             return
         chain, index = self.chain, self._batch_input
@@ -463,9 +481,7 @@ class Task:
 
     def _poll(self) -> None:
         """Let the reader collect about a turn's worth of records, and not more than fits."""
-        room = self._poll_limit
-        for writer in self.writers:
-            room = min(room, writer.room)
+        room = min(self._poll_limit, self._room)
         self._polled_this_turn, self._look = True, False
         self._polled_ms = self.now_ms()
         before = self.clock_ns()
@@ -483,9 +499,12 @@ class Task:
         records = 0
         for element in self.source.take():
             kind = type(element)
-            if kind is ColumnBatch or kind is RowBatch:
+            if kind is RowBatch:
+                records += len(element.values)
+                self._source_columns = False
+            elif kind is ColumnBatch:
                 records += len(element)
-                self._source_columns = kind is ColumnBatch
+                self._source_columns = True
             self._source_queue.append(element)
         self._source_records += records
         return records
@@ -537,16 +556,16 @@ class Task:
 
     def needs_turn(self) -> bool:
         """Whether a turn may do something: all but an idle subtask to which nothing has come."""
+        return self._has_reason_to_look() or self._has_work()
+
+    def _has_reason_to_look(self) -> bool:
+        """Whether anything has happened to the subtask since its source had nothing."""
         if self.times.state != IDLE or self._operator_events:
-            self._look = True
             return True
-        if self.source is not None:
-            interval = self.source.reader.poll_interval_ms
-            if interval is not None and self.now_ms() >= self._polled_ms + interval:
-                self._look = True
-            if self._look:
-                return True
-        return self._has_work()
+        if self.source is None:
+            return False
+        interval = self.source.poll_interval_ms
+        return self._look or (interval is not None and self.now_ms() >= self._polled_ms + interval)
 
     def wants_turn(self) -> bool:
         """Whether a turn now would go on with something."""
@@ -558,6 +577,16 @@ class Task:
             return not self._unsent or all([writer.is_empty for writer in self.writers])
         # One whose time was up may have nothing left, and has not told its sinks and outputs so.
         return (self.times.state == BUSY or self._has_work()) and self._has_room()
+
+    def _has_run_dry(self) -> bool:
+        """Whether another step of this turn would find nothing.  Asked after each, so that what a single
+        record makes leaves before anything else is looked at."""
+        if self._operator_events or self._draining:
+            return False
+        source = self.source
+        if source is not None and (source.has_collected or not self._polled_this_turn):
+            return False
+        return not self._has_work() and self.chain.sinks_have_room()
 
     def _has_work(self) -> bool:
         if self._suspended is not None or self._batch is not None:
@@ -594,7 +623,7 @@ class Task:
             if due is not None and self.times.state != BACKPRESSURED:
                 deadlines.append(due)
         if self.waits_for_source:
-            interval = self.source.reader.poll_interval_ms
+            interval = self.source.poll_interval_ms
             if interval is not None:
                 deadlines.append(self._polled_ms + interval)
         if self.times.state == BACKPRESSURED and not self.chain.sinks_have_room():
@@ -606,7 +635,7 @@ class Task:
         if self.state != "RUNNING":
             return {}
         if self.waits_for_source:
-            fd = self.source.reader.fileno()
+            fd = self.source.fileno()
             return {} if fd is None else {fd: "r"}
         if self.times.state == BACKPRESSURED and not self.chain.sinks_have_room():
             return {fd: "w" for fd in self.chain.sink_descriptors()}
@@ -625,11 +654,11 @@ class Task:
             **self.chain.environment.metric_group.snapshot(),
             **self.times.rates(self.clock_ns()),
             **self.times.totals(),
-            "inPoolUsage": max(usages_in, default=0.0),
-            "outPoolUsage": max(usages_out, default=0.0),
-            "numRecordsIn": records_in,
-            "numRecordsOut": sum([writer.records_out for writer in self.writers]),
-            "numBytesIn": sum([c.bytes_in for gate in self.gates for c in gate.channels]),
-            "numBytesOut": sum([writer.bytes_out for writer in self.writers]),
-            "currentInputWatermark": watermark,
+            names.IN_POOL_USAGE: max(usages_in, default=0.0),
+            names.OUT_POOL_USAGE: max(usages_out, default=0.0),
+            names.NUM_RECORDS_IN: records_in,
+            names.NUM_RECORDS_OUT: sum([writer.records_out for writer in self.writers]),
+            names.NUM_BYTES_IN: sum([c.bytes_in for gate in self.gates for c in gate.channels]),
+            names.NUM_BYTES_OUT: sum([writer.bytes_out for writer in self.writers]),
+            names.CURRENT_INPUT_WATERMARK: watermark,
         }

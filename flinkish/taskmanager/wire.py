@@ -28,13 +28,14 @@ import pickle
 import struct
 import sys
 from array import array
-from typing import Any
+from typing import Any, Optional
 
 import cloudpickle
 import numpy as np
 import pyarrow as pa
 
-from flinkish.errors import InternalError, UserError
+from flinkish.common.user_traceback import let_pass, message_of
+from flinkish.errors import FlinkishError, InternalError, UserError
 from flinkish.messages.elements import (
     Batch,
     ColumnBatch,
@@ -45,6 +46,7 @@ from flinkish.messages.elements import (
     Watermark,
     WatermarkStatus,
 )
+from flinkish.operators.user_errors import bounded_repr
 from flinkish.taskmanager.record_packing import pack, unpack
 
 ROWS = 1
@@ -92,17 +94,37 @@ def encode_rows(values: list, timestamps: list | None) -> list[bytes]:
 def _pickled(content: Any, values: list) -> bytes:
     """By pickle, and where it cannot name a class or function (one that was made inside a function) by
     cloudpickle, which sends it along and keeps its identity in the receiver."""
-    try:
-        return pickle.dumps(content, 5)
-    except Exception as error:  # pickling runs __reduce__ and __getstate__ of the records' classes
+    failure: Optional[BaseException] = None
+    for dumps in (pickle.dumps, cloudpickle.dumps):
         try:
-            return cloudpickle.dumps(content, 5)
-        except Exception:  # likewise
-            raise _unpicklable(values, error) from error
+            return dumps(content, 5)
+        except BaseException as error:  # pickling runs __reduce__ and __getstate__ of the records' classes
+            let_pass(error)
+            failure = failure or error
+    raise _unpicklable(values, failure)
 
 
 def decode_rows(payload: bytes | memoryview) -> RowBatch:
-    """The batch of a ROWS frame."""
+    """The batch of a ROWS frame.
+
+    Raises:
+        UserError: a record does not unpickle; its cause is the reason.
+    """
+    try:
+        return _decode_rows(payload)
+    except BaseException as error:  # unpickling imports modules and runs __setstate__ of the records' classes
+        let_pass(error)
+        if isinstance(error, FlinkishError):
+            raise
+        raise UserError(
+            "could not read a record that another slot has sent",
+            why=f"it does not unpickle: {type(error).__name__}: {message_of(error)}"[:500],
+            do="make its module and the same version of it known to every slot, and see that what __reduce__ and "
+            "__getstate__ of its class give can be read again",
+        ) from error
+
+
+def _decode_rows(payload: bytes | memoryview) -> RowBatch:
     view = memoryview(payload)
     form, packed = view[0] & ~_PACKED, view[0] & _PACKED
     times: list | None = None
@@ -123,19 +145,24 @@ def decode_rows(payload: bytes | memoryview) -> RowBatch:
     return RowBatch(unpack(values) if packed else values, times)
 
 
-def _unpicklable(values: list, error: Exception) -> UserError:
+def _unpicklable(values: list, error: Optional[BaseException]) -> UserError:
     culprit, why = None, error
     for value in values:
         try:
             cloudpickle.dumps(value, 5)
-        except Exception as first:  # likewise
-            culprit, why = value, first
+        except BaseException as alone:  # likewise
+            let_pass(alone)
+            culprit, why = value, alone
             break
-    return UserError(
+    assert why is not None
+    refusal = UserError(
         f"could not send a record of type {type(culprit).__name__}",
-        why=f"it does not pickle: {type(why).__name__}: {why}"[:500],
+        why=f"it does not pickle: {type(why).__name__}: {message_of(why)}"[:500],
         do="send plain values, or give the class __reduce__ or __getstate__",
+        record=bounded_repr(culprit),
     )
+    refusal.__cause__ = why
+    return refusal
 
 
 # ---- columns ------------------------------------------------------------------------------------

@@ -173,6 +173,9 @@ class ScriptedChain:
     def on_idle(self) -> None:
         self.idle_calls += 1
 
+    def input_error(self, error: BaseException) -> BaseException:
+        return error
+
     def handle_operator_event(self, operator_id: str, payload: Any) -> None:
         self._see("event", 0, (operator_id, payload), None)
 
@@ -220,6 +223,10 @@ class ScriptedSource:
 
     def done(self) -> None:
         """The task has finished an element."""
+
+    @property
+    def has_collected(self) -> bool:
+        return bool(self.taken)
 
     def take(self) -> list[Element]:
         taken, self.taken = self.taken, []

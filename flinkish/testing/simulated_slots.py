@@ -55,6 +55,9 @@ class _Transport:
     def send(self, peer_slot: str, kind: int, channel_id: int, buffers: list) -> None:
         self.network.send(self.slot_id, peer_slot, kind, channel_id, buffers)
 
+    def flush(self) -> None:
+        """What was sent is on its way."""
+
     def pending_bytes(self, peer_slot: str) -> int:
         return self.network.pending_bytes(self.slot_id, peer_slot)
 

@@ -376,6 +376,8 @@ class SinkRun(SinkCoordinatorContext):
         """What each writer does at the end of its input."""
         for writer in self.writers:
             writer.flush(True)
+            while not writer.flushed:
+                assert not writer.has_room, "a writer that still pushes out has no room"
             self.committables += writer.prepare_commit()
         self.deliver()
         return self.committables

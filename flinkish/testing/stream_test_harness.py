@@ -295,6 +295,9 @@ class _NoTransport:
     def send(self, peer_slot, kind, channel_id, buffers):
         raise AssertionError("a harness has no peers")
 
+    def flush(self) -> None:
+        """There is nothing."""
+
     def pending_bytes(self, peer_slot) -> int:
         return 0
 

@@ -8,11 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
+
+from tests.integration.waiting import wait_until
 
 SPARK_HOME = Path(pyspark.__file__).parent
 #: Short-lived JVMs spend most of their time on compiling: a third less of it.
@@ -28,15 +29,6 @@ class Host:
 
 
 THIS_HOST = Host("127.0.0.1")
-
-
-def wait_until(condition, what, timeout_s=30):
-    """The first true value of ``condition``; fails after ``timeout_s`` with what was awaited."""
-    deadline_s = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline_s, f"{what}: not within {timeout_s} s"
-        time.sleep(0.05)
-    return found
 
 
 class StandaloneCluster:

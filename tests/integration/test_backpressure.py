@@ -9,7 +9,7 @@ from flinkish.connectors.discarding import DiscardingSink
 from flinkish.datastream.functions import MapFunction
 from flinkish.metrics import names
 from tests.integration.running_jobs import end, figures_by_task
-from tests.integration.spark_servers import wait_until
+from tests.integration.waiting import wait_until
 
 CLUSTER = {"slots": 3}
 

@@ -171,6 +171,8 @@ def test_an_unknown_master_is_refused_before_java_starts(run_python, tmp_path, p
 def test_wrong_settings_of_the_command_line_are_refused_before_java_starts(run_python, tmp_path, path_without_java):
     job = script(tmp_path, SMALL_JOB)
     for setting, text in (
+        ("parallelism.default=x", "why: 'x' is no whole number"),
+        ("heartbeat.timeout=soon", 'option "heartbeat.timeout" cannot be'),
         ("flinkish.fusd-chains=2", 'do: did you mean "flinkish.fused-chains"?'),
         ("taskmanager.numberOfTaskSlots=0", 'option "taskmanager.numberOfTaskSlots" cannot be'),
         ("execution.runtime-mode=BATCH", "could not set the runtime mode to BATCH"),
@@ -179,7 +181,30 @@ def test_wrong_settings_of_the_command_line_are_refused_before_java_starts(run_p
             *FLINKISH, "run", "-D", setting, job, environ={"PATH": path_without_java, "JAVA_HOME": None}
         )
         assert done.returncode == 1 and text in done.stderr
-        assert "Starting Spark" not in done.stderr
+        labels = [line.partition(":")[0] for line in done.stderr.splitlines()]
+        assert labels[1:] == ["  where", "  why", "  do"], done.stderr  # no traceback
+        assert "the command line" in done.stderr and "Starting Spark" not in done.stderr
+
+
+def test_wrong_settings_of_the_configuration_file_are_refused_by_demo_too(run_python, tmp_path):
+    (tmp_path / "flinkish-conf.yaml").write_text("heartbeat:\n  timeout: soon\n")
+    environ = {"FLINKISH_CONF_DIR": str(tmp_path)}
+    for command in (("demo", "--output", tmp_path / "result"), ("run", script(tmp_path, SMALL_JOB))):
+        done = run_python(*FLINKISH, *command, environ=environ)
+        assert done.returncode == 1 and 'option "heartbeat.timeout" cannot be' in done.stderr
+        assert len(done.stderr.splitlines()) == 4 and f"configuration file in {tmp_path}" in done.stderr
+
+
+def test_a_script_that_is_no_python_shows_the_place_only(run_python, tmp_path):
+    done = run_python(*FLINKISH, "run", script(tmp_path, "def f(:\n"))
+    assert done.returncode == 1 and done.stderr.startswith("  File ") and "SyntaxError" in done.stderr
+    assert "Traceback" not in done.stderr and "cli.py" not in done.stderr
+
+
+def test_a_script_has_its_own_future_statements(run_python, tmp_path):
+    text = "def f(value: int):\n    pass\nprint(f.__annotations__)\n"
+    done = run_python(*FLINKISH, "run", script(tmp_path, text))
+    assert (done.returncode, done.stdout) == (0, "{'value': <class 'int'>}\n"), done.stderr
 
 
 def test_a_forgotten_execute_is_told(run_python, tmp_path):

@@ -1,7 +1,6 @@
 """Records that explode, records that are large, readers that are slow: on real slots and real sockets."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
@@ -28,12 +27,11 @@ from flinkish.datastream.time_window import TimeWindow
 from flinkish.datastream.window import TumblingEventTimeWindows
 from flinkish.errors import UserError
 from flinkish.operators import sink
-from flinkish.shell.local_launcher import LocalLauncher
 from flinkish.taskmanager.frame_sizer import FRAME_BYTES
 from flinkish.taskmanager.output_channel import RemoteOutputChannel
-from flinkish.testing.mini_cluster import MiniCluster
 from tests.integration.running_jobs import MB, end, figures_by_task, memory_bytes
-from tests.integration.spark_servers import wait_until
+from tests.integration.tcp_slots import TcpMiniCluster
+from tests.integration.waiting import wait_until
 
 MILLION = 1_000_000
 KB = 1 << 10
@@ -206,21 +204,11 @@ def is_intact(value):
     return number, shape, size, same(SHAPES[shape](size), payload), hops, peak_bytes()
 
 
-class OverTcp(LocalLauncher):
-    def launch(self, launches):
-        super().launch([dataclasses.replace(launch, unix_sockets=False) for launch in launches])
-
-
-class MiniClusterOverTcp(MiniCluster):
-    def create_launcher(self):
-        return OverTcp(self.slots)
-
-
 @pytest.mark.parametrize("sockets", ["unix", "tcp"])
 def test_records_of_any_size_and_shape_arrive_as_they_were_over_every_kind_of_edge(cluster, collect, sockets):
     with contextlib.ExitStack() as stack:
         if sockets == "tcp":
-            cluster = stack.enter_context(MiniClusterOverTcp(slots=2))
+            cluster = stack.enter_context(TcpMiniCluster(slots=2))
         env = cluster.get_execution_environment({"parallelism.default": 2})
         numbers = range(0, len(SIZES) * len(SHAPES), 1 if sockets == "unix" else len(SHAPES))
         large = env.from_collection(numbers).rebalance().map(make_large)

@@ -25,10 +25,12 @@ def statuses(findings):
 
 
 ALL_OK = dict.fromkeys(
-    ("Java", "Spark", "task slots", "launch", "Python", "slot to driver", "slot to slot", "local disk",
+    ("settings", "Java", "Spark", "task slots", "launch", "Python", "slot to driver", "slot to slot", "local disk",
      "checkpoints", "memory", "clock"),
     "ok",
 )  # fmt: skip
+#: No job uses it yet, and the doctor tries it all the same.
+STORAGE = "execution.checkpointing.dir"
 
 
 @contextlib.contextmanager
@@ -65,9 +67,10 @@ def test_where_jobs_run_every_check_is_ok(spark_of_tests, tmp_path, master):
     assert ClassicApplication(context).wait_for_executors(2, threading.Event())
     checkpoints = tmp_path / "not" / "yet"
     with nothing_left(tmp_path):
-        findings = doctor.examine(context, {"execution.checkpointing.dir": str(checkpoints)}, PATIENT_S)
-    assert statuses(findings) == ALL_OK, findings
-    assert findings.jobs_will_run and str(findings).endswith("Jobs will run here.")
+        findings = doctor.examine(context, {STORAGE: str(checkpoints)}, PATIENT_S)
+    assert statuses(findings) == {**ALL_OK, "settings": "warn"}, findings
+    assert findings.of("settings").found == f"this version does not use {STORAGE}"
+    assert findings.jobs_will_run and str(findings).endswith("Jobs will run here; look at: settings.")
     assert "2 free of 2" in findings.of("task slots").found
     assert "2 connections between 2 tasks" in findings.of("slot to slot").found
     assert "driver and executors write, rename, read and delete" in findings.of("checkpoints").found
@@ -81,13 +84,13 @@ def test_what_is_out_of_reach_is_told_and_the_rest_is_tried_all_the_same(spark_o
     assert ClassicApplication(context).wait_for_executors(2, threading.Event())
     settings = {
         "jobmanager.rpc.address": "192.0.2.1",
-        "execution.checkpointing.dir": str(tmp_path / "file" / "checkpoints"),
+        STORAGE: str(tmp_path / "file" / "checkpoints"),
     }
     with nothing_left(tmp_path):
         findings = doctor.examine(context, settings, PATIENT_S)
     assert statuses(findings) == {
-        **ALL_OK, "launch": "warn", "slot to driver": "fail", "slot to slot": "warn", "checkpoints": "fail",
-        "clock": "warn",
+        **ALL_OK, "settings": "warn", "launch": "warn", "slot to driver": "fail", "slot to slot": "warn",
+        "checkpoints": "warn", "clock": "warn",
     }, findings  # fmt: skip
     reach = findings.of("slot to driver")
     assert "2 of 2 tasks" in reach.found and "tried 192.0.2.1:" in reach.found
@@ -131,21 +134,29 @@ def test_slots_that_others_hold_are_named_and_not_waited_for(spark_of_tests, bel
 
 
 def test_the_command_starts_spark_examines_it_and_stops_it(run_python, tmp_path):
+    (tmp_path / "file").write_text("in the way")  # of a folder that jobs do not use yet
     done = run_python(
         *FLINKISH, "doctor", "--master", "local[2]", "--json", "--timeout", PATIENT_S,
-        "--conf", f"spark.app.name=mark-{tmp_path.name}", "-D", f"execution.checkpointing.dir={tmp_path / 'chk'}",
+        "--conf", f"spark.app.name=mark-{tmp_path.name}", "-D", f"{STORAGE}={tmp_path / 'file' / 'chk'}",
         environ={"TMPDIR": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["jobs_will_run"] is True
-    assert {line["check"]: line["status"] for line in answer["findings"]} == ALL_OK
-    assert answer["findings"][0]["found"].startswith("Java ")
-    assert not list(tmp_path.glob("chk")) and not list(tmp_path.glob(".flinkish*"))
+    found = {line["check"]: line for line in answer["findings"]}
+    assert {check: line["status"] for check, line in found.items()} == {
+        **ALL_OK, "settings": "warn", "checkpoints": "warn"
+    }  # fmt: skip
+    assert found["Java"]["found"].startswith("Java ")
+    assert "Not a directory; this version does not use it" in found["checkpoints"]["found"]
+    assert not list(tmp_path.glob(".flinkish*"))
 
 
 def test_without_java_the_command_says_how_to_install_it(run_python, path_without_java):
-    done = run_python(*FLINKISH, "doctor", environ={"PATH": path_without_java, "JAVA_HOME": None})
+    environ = {"PATH": path_without_java, "JAVA_HOME": None}
+    machine = run_python(*FLINKISH, "doctor", "--json", environ=environ)
+    assert machine.returncode == 1 and json.loads(machine.stdout)["findings"][0]["check"] == "Java"
+    done = run_python(*FLINKISH, "doctor", environ=environ)
     assert done.returncode == 1, done.stderr
     first, *rest = done.stdout.splitlines()
     assert first.startswith("fail Java              could not start Spark: Java was not found")
@@ -155,7 +166,54 @@ def test_without_java_the_command_says_how_to_install_it(run_python, path_withou
 def test_a_master_that_is_not_there_is_told_at_once(run_python):
     done = run_python(*FLINKISH, "doctor", "--master", "spark://127.0.0.1:1")
     assert done.returncode == 1, done.stderr
-    assert "fail Spark             no master answers at 127.0.0.1:1 (Connection refused)" in done.stdout
+    assert "fail Spark             could not start Spark: nobody answers at its master's address" in done.stdout
+    assert "127.0.0.1:1" in done.stdout and "(Connection refused)" in done.stdout and "do: start the master" in done.stdout
     mini = run_python(*FLINKISH, "doctor", "--master", "mini-cluster")
     assert (mini.returncode, len(mini.stderr.splitlines())) == (1, 4)
     assert "needs neither Java nor Spark" in mini.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, found",
+    [
+        (["-D", "parallelism.default=x", "-D", "heartbeat.timeout=soon"],
+         ["option \"parallelism.default\" cannot be 'x'", "option \"heartbeat.timeout\" cannot be 'soon'"]),
+        (["--conf", "flinkish.lanch-mode=barrier"], ['there is no setting "flinkish.lanch-mode"']),
+        (["-D", "novalue"], ['could not use the setting "novalue"']),
+        (["--master", "minicluster"], ['could not use "minicluster" as master']),
+        (["--master", "mini-cluster"], ["could not examine the MiniCluster"]),
+        ([], ["option \"slot.request.timeout\" cannot be 'x'"]),  # in the configuration file
+    ],
+)  # fmt: skip
+def test_wrong_settings_are_one_json_object_too(tmp_path, monkeypatch, capfd, arguments, found):
+    from flinkish import cli
+
+    if not arguments:
+        (tmp_path / "flinkish-conf.yaml").write_text("slot.request.timeout: x\n")
+        monkeypatch.setenv("FLINKISH_CONF_DIR", str(tmp_path))
+    assert cli.main(["doctor", "--json", *arguments]) == 1
+    check_failures(capfd.readouterr().out, "settings", found)
+
+
+@pytest.mark.parametrize(
+    "arguments, found",
+    [
+        (["--master", "yarn"], "could not start Spark on YARN: neither HADOOP_CONF_DIR"),
+        (["--master", "k8s://https://127.0.0.1:1"], "could not start Spark: nobody answers"),
+        (["-D", "spark.driver.memory=lots"], "could not start Spark: its JVM has ended"),
+    ],
+)
+def test_a_spark_that_does_not_start_is_one_json_object_too(run_python, arguments, found):
+    variables = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
+    done = run_python(*FLINKISH, "doctor", "--json", *arguments, environ=dict.fromkeys(variables))
+    assert done.returncode == 1, done.stderr
+    check_failures(done.stdout, "Spark", [found])
+
+
+def check_failures(output, check, found):
+    answer = json.loads(output)
+    assert answer["jobs_will_run"] is False
+    failed = [line for line in answer["findings"] if line["status"] == "fail"]
+    assert [line["check"] for line in failed] == [check] * len(found)
+    for line, text in zip(failed, found):
+        assert line["found"].startswith(text) and line["do"], line

@@ -14,7 +14,7 @@ from flinkish.common import WatermarkStrategy
 from flinkish.connectors.files.file_sink import FileSink, ParquetSink
 from flinkish.connectors.files.file_source import FileSource
 from flinkish.connectors.socket_text import SocketTextSink
-from flinkish.errors import FlinkishError, InvalidJobError
+from flinkish.errors import FlinkishError, InvalidJobError, UserError
 from flinkish.testing.mini_cluster import MiniCluster
 
 NO_WATERMARKS = WatermarkStrategy.no_watermarks()
@@ -111,6 +111,34 @@ def test_failed_job_leaves_the_folder_empty(env, tmp_path):
     with pytest.raises(FlinkishError, match="nine hundred"):
         env.execute()
     assert names(tmp_path / "out") == []
+
+
+def test_a_record_without_a_field_of_the_schema_fails_the_job_and_is_named(env, tmp_path, capfd):
+    sink = ParquetSink(tmp_path / "out", {"n": pa.int64(), "square": pa.int64()})
+    env.from_sequence(1, 5_000).map(
+        lambda n: {"n": n} if n == 4_000 else {"n": n, "square": n * n}
+    ).sink_to(sink)
+    with pytest.raises(UserError) as caught:
+        env.execute()
+    error = caught.value
+    assert 'operator "Sink: ParquetSink"' in error.where and "record {'n': 4000}" in error.where
+    assert error.why.startswith("it has no field 'square'")
+    assert names(tmp_path / "out") == [] and "Exception ignored" not in capfd.readouterr().err
+
+
+def test_folders_and_files_may_have_any_name(env, tmp_path):
+    in_folder, out = tmp_path / "in [1] #%20ü", tmp_path / "out *?\n%41"
+    in_folder.mkdir()
+    file_names = ["a b.txt", "a#b%20.txt", "[a].txt", "ü\n?.txt"]
+    for name in file_names:
+        (in_folder / name).write_text(name.replace("\n", " "))
+    env.from_source(FileSource(in_folder), NO_WATERMARKS, "in").map(lambda line: {"line": line}).sink_to(
+        ParquetSink(out, {"line": pa.string()})
+    )
+    env.execute()
+    lines = env.from_source(FileSource(out, format="parquet"), NO_WATERMARKS, "out").map(lambda row: row.line)
+    with lines.execute_and_collect() as records:
+        assert sorted(records) == sorted(name.replace("\n", " ") for name in file_names)
 
 
 def test_empty_result_can_be_read(env, tmp_path):

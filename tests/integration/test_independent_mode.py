@@ -11,7 +11,7 @@ import pytest
 from flinkish.datastream import StreamExecutionEnvironment
 from flinkish.errors import SlotLostError, UnsupportedSparkError
 from spark_plugin.session_cluster import SessionCluster
-from tests.integration.spark_servers import wait_until
+from tests.integration.waiting import wait_until
 
 pytestmark = [pytest.mark.usefixtures("no_jobs_left")]
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.integration.driver_process import SUM, Driver
 from tests.integration.leftovers import ancestors, command_line, listening_sockets, marked, still_listening
-from tests.integration.spark_servers import SPARK_HOME, wait_until
+from tests.integration.spark_servers import SPARK_HOME
+from tests.integration.waiting import wait_until
 
 
 class LocalCluster:
@@ -94,3 +95,41 @@ def test_a_killed_process_costs_one_job_and_a_killed_driver_leaves_nothing(drive
     else:
         assert "supervisor ends task=0 reason='lost the JobManager: " in executor_logs
     assert "closed in order" in executor_logs, "user functions"
+
+
+@pytest.mark.parametrize("spark", ["local-cluster"], indirect=True)
+def test_ctrl_c_while_spark_starts_leaves_no_jvm(driver):
+    wait_until(lambda: any("pyspark-shell" in command for command in marked(driver.mark).values()), "a JVM")
+    driver.process.send_signal(signal.SIGINT)
+    assert driver.process.wait(30) == -signal.SIGINT
+    wait_until(lambda: not marked(driver.mark), "the end of all processes")
+    assert "KeyboardInterrupt" in driver.errors()
+
+
+INTERRUPTED_START = """
+import signal
+from pyspark import SparkContext
+from spark_plugin import session
+
+def start():
+    return session.get_or_create_context(1, {"flinkish.spark.master": "local[2]"})
+
+def made_and_interrupted(self, conf):
+    initialize(self, conf)  # the JVM has its context now, and Python does not know it yet
+    signal.raise_signal(signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+initialize, SparkContext._initialize_context = SparkContext._initialize_context, made_and_interrupted
+try:
+    start()
+except KeyboardInterrupt:
+    SparkContext._initialize_context = initialize
+    print(start().parallelize([1, 2], 1).sum())
+session.shut_down()
+"""
+
+
+@pytest.mark.soak
+def test_spark_starts_again_after_a_ctrl_c_during_its_start(run_python):
+    run = run_python("-c", INTERRUPTED_START)
+    assert run.returncode == 0 and run.stdout.splitlines()[-1:] == ["3"], run.stderr

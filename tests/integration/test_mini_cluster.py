@@ -203,6 +203,39 @@ def test_user_code_that_hangs_is_interrupted_and_closed_when_its_job_is_cancelle
     bell.wait()
 
 
+class Stubborn(MapFunction):
+    """Takes no interruption for an answer."""
+
+    def __init__(self, bell):
+        self.bell = bell
+
+    def map(self, value):
+        while True:
+            try:
+                self.bell.ring()
+                time.sleep(1_000)
+            except BaseException:
+                continue
+
+
+def test_user_code_that_cannot_be_interrupted_costs_its_slot_and_the_job_beside_it_goes_on(cluster, collect, bell):
+    env = cluster.get_execution_environment(
+        {"task.cancellation.interval": "100 ms", "task.cancellation.timeout": "500 ms", "parallelism.default": 1}
+    )
+    with endless(env).execute_and_collect() as beside:
+        assert next(beside) == 0
+        env.from_collection([1]).map(Stubborn(bell)).sink_to(DiscardingSink())
+        client = env.execute_async()
+        bell.wait()
+        [victim] = [slot["pid"] for slot in cluster.describe()["slots"] if slot["job"] == client.job_id]
+        client.cancel().result(30_000)
+        assert client.status is JobStatus.CANCELED
+        bell.wait()  # it was interrupted, and went on
+        assert collect(env.from_collection([1, 2])) == [1, 2], "in the slot that took its place"
+        assert victim not in [slot["pid"] for slot in cluster.describe()["slots"]]
+        assert [next(beside) for _ in range(20_000)] == list(range(1, 20_001))
+
+
 def test_a_slot_process_that_is_killed_fails_the_job_and_is_replaced(cluster, collect, bell):
     env = cluster.get_execution_environment()
     endless(env).rebalance().map(bell.at_first_record()).sink_to(DiscardingSink())

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from flinkish.connectors.discarding import DiscardingSink
 from flinkish.datastream import StreamExecutionEnvironment
+from flinkish.datastream.functions import MapFunction
 from flinkish.errors import InvalidJobError, JobCancelledError
 from flinkish.testing.mini_cluster import MiniCluster
+from tests.integration.waiting import wait_until
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -113,6 +116,7 @@ env = StreamExecutionEnvironment.get_execution_environment(
 )
 def reading(number):
     if number == 1:
+        {first}
         with open({bell!r}, "w") as pipe:
             pipe.write("\\n")
     return Reading(number)
@@ -122,9 +126,11 @@ stream.reduce(lambda a, b: Reading(a.number + b.number)).filter(lambda r: r.numb
 """
 
 
-def script(tmp_path, bell, count, above, end):
+def script(tmp_path, bell, count, above, end, first="pass"):
+    """``first``: what a slot does before the bell rings."""
     path = tmp_path / "job.py"
-    path.write_text(SCRIPT.format(checkout=str(CHECKOUT), bell=bell.path, count=count, above=above) + end)
+    text = SCRIPT.format(checkout=str(CHECKOUT), bell=bell.path, count=count, above=above, first=first)
+    path.write_text(text + end)
     return path
 
 
@@ -194,12 +200,16 @@ def test_ctrl_c_ends_the_job_and_leaves_nothing(tmp_path, bell, start):
     assert members(process.pid) == [] and folders() == before
 
 
-def test_a_driver_that_is_killed_takes_its_slots_along(tmp_path, bell, start):
+CHILDREN = """import subprocess; subprocess.Popen("sleep 1000 & sleep 1000 & wait", shell=True)"""
+
+
+def test_a_driver_that_is_killed_takes_along_its_slots_and_what_user_code_has_started(tmp_path, bell, start):
     before = folders()
-    process = start(script(tmp_path, bell, 2**60, 2**200, "env.execute()"))
+    process = start(script(tmp_path, bell, 2**60, 2**200, "env.execute()", CHILDREN))
     bell.wait(process=process)
+    # The driver, two slots, and what forks them; a shell and what it runs.
+    wait_until(lambda: len(members(process.pid)) == 4 + 3, "all processes")
     ends = [os.pidfd_open(member) for member in members(process.pid)]
-    assert len(ends) == 4, "the driver, two slots, and what forks them"
     process.kill()
     process.communicate(timeout=60)
     for end in ends:
@@ -207,3 +217,82 @@ def test_a_driver_that_is_killed_takes_its_slots_along(tmp_path, bell, start):
         os.close(end)
     assert members(process.pid) == []
     assert folders() == before
+
+
+class ClosesLate(MapFunction):
+    def __init__(self, gate):
+        self.gate = gate
+
+    def map(self, value):
+        return value
+
+    def close(self):
+        open(self.gate).close()
+
+
+def test_ctrl_c_ends_the_wait_for_the_end_of_a_cluster_and_not_that_end(tmp_path, bell):
+    gate = str(tmp_path / "gate")
+    os.mkfifo(gate)
+    before, handler = leftovers(), signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        cluster = MiniCluster(slots=1)
+        env = cluster.get_execution_environment()
+        env.from_sequence(1, 2**60).map(bell.at_first_record()).map(ClosesLate(gate)).sink_to(DiscardingSink())
+        client = env.execute_async()
+        bell.wait()
+
+        def interrupt():
+            wait_until(lambda: cluster.job_manager._tearing_down, "that it closes")
+            os.kill(os.getpid(), signal.SIGINT)
+
+        for _ in range(2):
+            presses = threading.Thread(target=interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                presses.start()
+                cluster.close()
+            presses.join()
+        assert cluster.closed and not client.status.is_terminal_state()
+        with open(gate, "w"), pytest.raises(JobCancelledError):
+            client.wait(20_000)
+        cluster.close()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert nothing_is_left_since(before)
+
+
+FORKS = """
+import os
+client = env.execute_async()
+open({bell!r}).readline()
+
+def fork(*actions):
+    sys.stdout.flush()
+    pid = os.fork()
+    if not pid:
+        for action in actions:
+            try:
+                action()
+            except Exception as error:
+                print(error.what)
+        sys.exit()  # with all that Python does at the end of a process
+    return pid
+
+os.waitpid(fork(client.wait, client.cancel, client.get_metrics), 0)
+hold, release = os.pipe()
+lives = fork(lambda: (os.close(release), os.read(hold, 1)))
+print(client.status.name)
+client.cancel().result(20_000)
+os.close(release)
+os.waitpid(lives, 0)
+"""
+
+
+def test_a_forked_process_neither_uses_nor_ends_the_cluster_of_its_parent(tmp_path, bell, start):
+    before = folders()
+    process = start(script(tmp_path, bell, 2**60, 2**200, FORKS.format(bell=bell.path)))
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert output.splitlines() == ["could not use a cluster of another process"] * 3 + ["RUNNING"]
+    # One that lives still has copies of what connects the cluster's processes.
+    assert "did not end" not in errors
+    assert members(process.pid) == [] and folders() == before

@@ -12,7 +12,7 @@ import textwrap
 import pytest
 
 from flinkish.datastream import StreamExecutionEnvironment
-from flinkish.errors import NotEnoughSlotsError, UnpicklableFunctionError, UnsupportedSparkError
+from flinkish.errors import InvalidJobError, NotEnoughSlotsError, UnpicklableFunctionError, UnsupportedSparkError
 
 FLINKISH = ("-m", "flinkish.cli")
 
@@ -235,6 +235,31 @@ def test_no_attempt_goes_through_and_variables_are_fields_too(refusals):
         "environment": "env",
         "folder_of_an_unpicklable_job": "lock",
     }
+
+
+def test_a_job_or_a_spark_inside_a_job_is_refused_in_its_slot(cluster):
+    """Each slot would start a Spark of its own."""
+
+    def start_job(value):
+        env = StreamExecutionEnvironment.get_execution_environment()
+        env.from_elements(value).print()
+        env.execute()
+
+    def start_spark(value):
+        from spark_plugin.session import get_or_create_session
+
+        return get_or_create_session(1, {})
+
+    for function, what in (
+        (start_job, "could not start a job inside a job"),
+        (start_spark, "could not start Spark inside a job"),
+    ):
+        env = cluster.get_execution_environment()
+        error = refusal_of(env.from_elements(1).map(function).name("look up"), InvalidJobError)
+        check_lines(
+            str(error).splitlines(), what, 'operator "look up", subtask 0 of 2, slot ', "this code runs in a slot",
+            "do it in the program that calls execute()",
+        )  # fmt: skip
 
 
 # ---- with Spark ---------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ The ports are those that the system shows, not those that the program says it ha
 
 import base64
 import contextlib
-import dataclasses
 import hashlib
 import os
 import pickle
@@ -34,23 +33,17 @@ from flinkish.shell.connections import HANDSHAKE_TIMEOUT_MS, ROLE_JOB_MANAGER, R
 from flinkish.shell.event_loop import EventLoop
 from flinkish.shell.framing import HEADER_BYTES, header
 from flinkish.shell.handshake import KIND_HELLO, KIND_PROOF, Handshake
-from flinkish.shell.local_launcher import LocalLauncher
 from flinkish.shell.tls import Tls, create_credentials
 from flinkish.taskmanager import wire
 from flinkish.testing.mini_cluster import MiniCluster
 from tests.integration.leftovers import ancestors, listening_sockets
+from tests.integration.tcp_slots import TcpMiniCluster
+from tests.integration.waiting import wait_until
 
 WAIT_S = 60
 SEED = 20_261_128
 HALF_OPEN_MAX = 256
 FLOOD = 1_000
-
-
-def wait_until(condition, what):
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 # ---- what the system says ------------------------------------------------------------------------
@@ -492,18 +485,6 @@ def test_on_spark_the_same_ports_and_no_other_withstand_strangers_too(tmp_path, 
 # ---- TLS -----------------------------------------------------------------------------------------
 
 
-class _TcpLauncher(LocalLauncher):
-    """Slots that talk as if each was on a host of its own."""
-
-    def launch(self, launches):
-        super().launch([dataclasses.replace(launch, unix_sockets=False) for launch in launches])
-
-
-class TcpCluster(MiniCluster):
-    def create_launcher(self):
-        return _TcpLauncher(self.slots)
-
-
 def large_record(number):
     return random.Random(number).randbytes(1 << 20) * 64
 
@@ -523,7 +504,7 @@ def assert_refused(port, secret, tls):
 def test_with_tls_a_job_runs_over_tcp_and_refuses_who_lacks_its_certificate(tmp_path, collect, caplog):
     before = family_of(os.getpid())
     known = listeners_of(before)
-    with TcpCluster(2, {"security.ssl.internal.enabled": True, "parallelism.default": 2}) as cluster:
+    with TcpMiniCluster(2, {"security.ssl.internal.enabled": True, "parallelism.default": 2}) as cluster:
         stream = cluster.get_execution_environment().from_sequence(1, 4).map(large_record).rebalance()
         digests = collect(stream.map(lambda record: hashlib.sha256(record).hexdigest()))
         assert sorted(digests) == sorted(hashlib.sha256(large_record(n)).hexdigest() for n in range(1, 5))

@@ -11,7 +11,7 @@ from flinkish.datastream.functions import KeyedProcessFunction, MapFunction, Run
 from flinkish.datastream.state import ValueStateDescriptor
 from flinkish.metrics import names
 from tests.integration.running_jobs import MB, end, figures_by_task, memory_bytes, slot_pids
-from tests.integration.spark_servers import wait_until
+from tests.integration.waiting import wait_until
 
 # Records between source and slow sink of a subtask: three exchanges over two channels, each with 4 credits and
 # an output that is at most twice full, in batches of 1,024; and a batch in work in each task.

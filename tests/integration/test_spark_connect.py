@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,6 +18,7 @@ import pytest
 from flinkish.datastream import StreamExecutionEnvironment
 from flinkish.errors import ConnectionLostError, NotEnoughSlotsError
 from flinkish.shell.job_manager import JobManager
+from spark_plugin import doctor
 from spark_plugin.session_cluster import SessionCluster
 
 #: A busy machine takes long to start Spark.
@@ -110,6 +114,81 @@ def test_a_session_cluster_on_a_connect_server_runs_jobs_beside_dataframes(spark
         assert spark.range(1_000).selectExpr("sum(id)").first()[0] == 499_500
         with env.from_dataframe(frame).map(lambda row: row.twice).execute_and_collect() as results:
             assert sorted(results) == [2 * number for number in range(100)]
+
+
+def test_the_doctor_finds_that_jobs_run_here(spark):
+    findings = doctor.examine(spark, timeout_s=60)
+    assert {line.status for line in findings.lines} == {"ok"}, findings
+    assert findings.of("Spark").found.endswith(", Spark Connect, local, master local[4]")
+    assert findings.of("Java").found == "runs on the server of Spark Connect"
+    assert "12 connections between 4 tasks" in findings.of("slot to slot").found
+
+
+class Forwarder:
+    """Passes bytes between a port of its own and another one; ``close`` is how a server looks that is gone."""
+
+    def __init__(self, port):
+        self._port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets = [self._listener]
+        self.port = self._listener.getsockname()[1]
+        self._start(self._accept)
+
+    def _start(self, target, *arguments):
+        threading.Thread(target=target, args=arguments, daemon=True).start()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                near = self._listener.accept()[0]
+                far = socket.create_connection(("127.0.0.1", self._port))
+                self._sockets += [near, far]
+                self._start(self._pass_on, near, far)
+                self._start(self._pass_on, far, near)
+
+    def _pass_on(self, source, target):
+        with contextlib.suppress(OSError):  # closed
+            while data := source.recv(65536):
+                target.sendall(data)
+
+    def close(self):
+        for sock in self._sockets:
+            with contextlib.suppress(OSError):  # the other side has closed it
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+
+
+GOODBYE = """
+import sys
+from pyspark.sql.connect.session import SparkSession
+from spark_plugin.launcher import application_of
+
+spark = SparkSession.builder.remote(sys.argv[1]).create()
+print(application_of(spark).master, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_program_whose_server_is_gone_ends_all_the_same(program):
+    """PySpark's own goodbye would go on trying for ten minutes."""
+    address, token = program.found["url"][len("sc://") :].split("/;")
+    forwarder = Forwarder(int(address.rpartition(":")[2]))
+    driver = subprocess.Popen(
+        [sys.executable, "-c", GOODBYE, f"sc://localhost:{forwarder.port}/;{token}"],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    give_up = threading.Timer(START_TIMEOUT_S, driver.kill)
+    give_up.start()
+    try:
+        assert driver.stdout.readline() == "local[4]\n", driver.communicate()
+        forwarder.close()
+        _, errors = driver.communicate(timeout=60)
+        assert driver.returncode == 0, errors
+    finally:
+        give_up.cancel()
+        forwarder.close()
+        driver.kill()
 
 
 def test_independent_mode_runs_on_a_connect_server(spark):

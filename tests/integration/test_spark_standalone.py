@@ -6,15 +6,31 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+from flinkish.common.notices import listen
 from flinkish.connectors.discarding import DiscardingSink
+from flinkish.datastream import StreamExecutionEnvironment
 from flinkish.errors import NotEnoughSlotsError, SlotLostError
+from flinkish.shell import executor
+from flinkish.shell.job_manager import JobManager
+from spark_plugin import doctor
 from spark_plugin.session_cluster import SessionCluster
 from tests.integration.spark_servers import FAST_START
+from tests.integration.waiting import wait_until
 
 PATIENT = {"slot.request.timeout": "180 s"}  # a busy machine takes long to start executors
+
+
+@pytest.fixture
+def heard():
+    """Notices to the user."""
+    notices = []
+    listen(notices.append)
+    yield notices
+    listen(None)
 
 
 @pytest.fixture
@@ -25,7 +41,23 @@ def spark(standalone, spark_of_tests):
         driver_extraJavaOptions=FAST_START,
         driver_host=standalone.master_host.address,
         executor_memory="512m",
+        cores_max=4,
     )
+
+
+def executors_of(context):
+    """Pids of the JVMs."""
+    parents = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+        if context.applicationId in line and any(word.endswith("CoarseGrainedExecutorBackend") for word in line):
+            parents[int(process.name)] = parent
+    # A child of theirs looks alike before it runs its own program.
+    return [pid for pid, parent in parents.items() if parent not in parents]
 
 
 def count_words(env):
@@ -36,13 +68,54 @@ def count_words(env):
         return dict(results)  # the last count of each word
 
 
-@pytest.mark.launch
-def test_the_first_job_waits_for_the_executors_and_its_end_gives_the_cores_back(spark, no_jobs_left):
-    from flinkish.datastream import StreamExecutionEnvironment
+def environment(spark, **settings):
+    return StreamExecutionEnvironment.get_execution_environment(
+        {**PATIENT, **{key.replace("_", "."): value for key, value in settings.items()}}, spark=spark
+    )
 
-    env = StreamExecutionEnvironment.get_execution_environment(PATIENT, spark=spark)
-    env.set_parallelism(2)
+
+@pytest.mark.launch
+def test_the_first_job_waits_for_all_executors_so_its_session_gets_every_slot_but_one(spark, no_jobs_left):
+    env = environment(spark, execution_target="spark-session")
     assert count_words(env) == {"to": 100, "be": 100, "or": 50, "not": 50}
+    session = executor._sessions[spark.applicationId]
+    try:
+        assert session.slots == 3
+    finally:
+        session.close()
+
+
+@pytest.mark.launch
+def test_the_end_of_a_job_gives_the_cores_back(spark, no_jobs_left):
+    env = environment(spark, parallelism_default=2)
+    assert count_words(env) == {"to": 100, "be": 100, "or": 50, "not": 50}
+
+
+def test_the_doctor_finds_that_jobs_run_here(spark, no_jobs_left):
+    findings = doctor.examine(spark, timeout_s=60)
+    assert {line.status for line in findings.lines} == {"ok"}, findings
+    assert f"standalone, master {spark.master}" in findings.of("Spark").found
+    assert findings.of("task slots").found == "4 free of 4"
+    assert "12 connections between 4 tasks" in findings.of("slot to slot").found
+
+
+def test_a_job_that_waits_for_an_executor_that_is_gone_says_why(spark, heard, monkeypatch, no_jobs_left):
+    monkeypatch.setattr(JobManager, "wait_notice_ms", 1_000)
+    stopped, *others = executors_of(spark)
+    assert len(others) == 1
+    env = environment(spark, parallelism_default=3)
+    env.from_sequence(1, 100).rebalance().map(str).sink_to(DiscardingSink())
+    os.kill(stopped, signal.SIGSTOP)  # Spark knows of a silent executor after two minutes only
+    try:
+        client = env.execute_async("waits")
+        wait_until(lambda: heard, "a notice", 60)
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    client.wait(120_000)
+    (notice,) = heard
+    assert notice.startswith('Job "waits" waits: it needs 3 slots, the cluster has 3 slots: '), notice
+    assert "not registered yet; the launch waits: Spark says that all 3 tasks run" in notice
+    assert "spark.network.timeout (120s)" in notice
 
 
 def test_more_slots_than_the_workers_have_cores_are_refused_with_both_numbers(spark, no_jobs_left):

@@ -10,7 +10,8 @@ import pytest
 from tests.integration.driver_process import SUM, Driver
 from tests.integration.leftovers import connections, listening_sockets, marked, still_listening
 from tests.integration.network_hosts import Network
-from tests.integration.spark_servers import StandaloneCluster, wait_until
+from tests.integration.spark_servers import StandaloneCluster
+from tests.integration.waiting import wait_until
 
 HEARTBEAT_TIMEOUT_S = 3
 

@@ -156,7 +156,8 @@ class Script:
                 return f"-> {self.names[connection]}: {event.payload!r} for {event.operator_id}"
             case e.Send(connection, m.InterruptSlot(slot, pid)):
                 return f"-> {self.names[connection]}: InterruptSlot {slot}, {pid}"
-            case e.Send(connection, m.KillSlot(slot, reason)):
+            case e.Send(connection, m.KillSlot(slot, pid, reason)):
+                assert pid == self.pids[slot]
                 return f"-> {self.names[connection]}: KillSlot {slot}, {reason}"
             case e.Send(connection, m.ReleaseSlot(reason)):
                 return f"-> {self.names[connection]}: ReleaseSlot, {reason}"

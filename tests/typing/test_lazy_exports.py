@@ -6,7 +6,15 @@ import inspect
 
 import pytest
 
-PACKAGES = ["flinkish", "flinkish.common", "flinkish.datastream", "flinkish.datastream.connectors"]
+PACKAGES = [
+    "flinkish",
+    "flinkish.common",
+    "flinkish.connectors",
+    "flinkish.connectors.delta",
+    "flinkish.connectors.files",
+    "flinkish.datastream",
+    "flinkish.datastream.connectors",
+]
 
 
 @pytest.mark.parametrize("package", PACKAGES)

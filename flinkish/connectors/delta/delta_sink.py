@@ -7,6 +7,7 @@ version that it has and does nothing: ``deltalake`` itself would take the same f
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from dataclasses import dataclass
@@ -37,7 +38,9 @@ class DeltaFile:
 
 
 class DeltaSink(Sink[Any]):
-    """Records as a Delta table.
+    """Records as a Delta table.  Takes what ``ParquetSink`` takes.
+
+    >>> stream.sink_to(DeltaSink("tables/rides", {"id": pa.int64(), "fare": pa.float64()}, mode="append"))
 
     Args:
         path: folder of the table, local or a URI that ``deltalake`` and ``pyarrow.fs`` know.
@@ -61,6 +64,7 @@ class DeltaSink(Sink[Any]):
             )
         _import_deltalake()
         self.uri = absolute_uri(path)
+        _check_path(self.uri)
         schema = as_schema(schema)
         self.part_format = ParquetPart(schema, file_schema=_microseconds(schema))
         self.mode = mode
@@ -209,6 +213,20 @@ def _import_deltalake() -> Any:
             do="pip install 'flinkish[delta]'",
         ) from error
     return deltalake
+
+
+def _check_path(uri: str) -> None:
+    """Refuse folders in which deltalake looks for its log under another name (seen with deltalake 1.6)."""
+    if not uri.startswith(("/", "file:")):
+        return
+    folder = open_file_system(uri)[1]
+    found = re.search(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f]", folder)
+    if found:
+        raise InvalidJobError(
+            f"could not write a Delta table to {folder!r}",
+            why=f"deltalake does not take {found.group()!r} in a path as it is written",
+            do="name another folder",
+        )
 
 
 def _microseconds(schema: pa.Schema) -> pa.Schema:

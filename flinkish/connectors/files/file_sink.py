@@ -18,6 +18,8 @@ from typing import Any, Iterable, Optional
 
 from pyarrow import fs
 
+from flinkish.common.arguments import check_argument
+from flinkish.common.time import TimeLike, to_milliseconds
 from flinkish.connectors.files.file_sink_options import (
     BucketAssigner,
     DefaultRollingPolicy,
@@ -43,6 +45,8 @@ class PendingFile:
 class FileSink(Sink[Any]):
     """Records as part files.
 
+    >>> stream.sink_to(FileSink.for_row_format("out", Encoder.simple_string_encoder()).build())
+
     Args:
         path: the folder; local or a URI of ``pyarrow.fs``.  All slots must reach it.
         part_format: ``ParquetPart`` or ``TextPart``.
@@ -64,6 +68,18 @@ class FileSink(Sink[Any]):
         part_size_bytes: Optional[int] = None,
     ):
         self.uri = absolute_uri(path)
+        check_argument(
+            part_format,
+            PartFormat,
+            "FileSink()",
+            "part_format",
+            do="give ParquetPart(schema) or TextPart() of flinkish.connectors.files",
+        )
+        check_argument(overwrite, bool, "FileSink()", "overwrite")
+        if names is not None:
+            check_argument(names, OutputFileConfig, "FileSink()", "names")
+        if part_size_bytes is not None:
+            check_argument(part_size_bytes, int, "FileSink()", "part_size_bytes")
         self.part_format = part_format
         self.overwrite = overwrite
         self.prefix = "part" if names is None else names.part_prefix
@@ -84,7 +100,7 @@ class FileSink(Sink[Any]):
             raise InvalidJobError(
                 "could not make the file sink",
                 why=f"a {type(writer_factory).__name__} is no bulk format",
-                do="give flinkish.connectors.files.part_writer.ParquetPart(schema)",
+                do="give ParquetPart(schema) (from flinkish.connectors.files import ParquetPart)",
             )
         return FileSinkBuilder(base_path, writer_factory)
 
@@ -131,7 +147,10 @@ class FileSink(Sink[Any]):
 class ParquetSink(FileSink):
     """Records as Parquet files with ``schema`` (a ``pyarrow.Schema`` or a dict name -> type).
 
-    Takes tuples, NamedTuples, Rows, dicts, dataclasses and column batches.
+    Takes tuples, NamedTuples, Rows, dicts, dataclasses and column batches, each with exactly the fields
+    of the schema.
+
+    >>> stream.sink_to(ParquetSink("out", {"name": pa.string(), "n": pa.int64()}))
     """
 
     def __init__(
@@ -149,29 +168,33 @@ class FileSinkBuilder:
     """PyFlink's way to make a ``FileSink``."""
 
     def __init__(self, base_path: Any, part_format: PartFormat):
-        self._base_path, self._format = base_path, part_format
+        self._base_path, self._format = absolute_uri(base_path), part_format
         self._overwrite = False
         self._names: Optional[OutputFileConfig] = None
         self._part_size_bytes: Optional[int] = None
 
     def overwrite(self, overwrite: bool = True) -> "FileSinkBuilder":
-        self._overwrite = overwrite
+        self._overwrite = check_argument(overwrite, bool, "overwrite()", "overwrite")
         return self
 
     def with_output_file_config(self, output_file_config: OutputFileConfig) -> "FileSinkBuilder":
-        self._names = output_file_config
+        call = "with_output_file_config()"
+        self._names = check_argument(output_file_config, OutputFileConfig, call, "output_file_config")
         return self
 
     def with_rolling_policy(self, rolling_policy: RollingPolicy) -> "FileSinkBuilder":
+        check_argument(rolling_policy, RollingPolicy, "with_rolling_policy()", "rolling_policy")
         by_size = isinstance(rolling_policy, DefaultRollingPolicy)
         self._part_size_bytes = rolling_policy.part_size_bytes if by_size else None  # type: ignore[attr-defined]
         return self
 
     def with_bucket_assigner(self, bucket_assigner: BucketAssigner) -> "FileSinkBuilder":
+        check_argument(bucket_assigner, BucketAssigner, "with_bucket_assigner()", "bucket_assigner")
         return self
 
-    def with_bucket_check_interval(self, interval: Any) -> "FileSinkBuilder":
+    def with_bucket_check_interval(self, interval: TimeLike) -> "FileSinkBuilder":
         """Nothing waits for it: files are published when the job has succeeded."""
+        to_milliseconds(interval)
         return self
 
     def build(self) -> FileSink:

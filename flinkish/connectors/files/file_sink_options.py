@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flinkish.common.arguments import check_argument
 from flinkish.common.time import TimeLike, to_milliseconds
 from flinkish.errors import InvalidJobError
 
@@ -19,6 +20,7 @@ class OutputFileConfig:
 
     def __init__(self, part_prefix: str = "part", part_suffix: str = ""):
         for what, text in (("prefix", part_prefix), ("suffix", part_suffix)):
+            check_argument(text, str, "OutputFileConfig()", f"part_{what}")
             if "/" in text or "\0" in text:
                 raise InvalidJobError(f"a part {what} cannot be {text!r}", why="it is no part of a name")
         if not part_prefix or part_prefix[0] in "._":
@@ -77,7 +79,7 @@ class DefaultRollingPolicy(RollingPolicy):
     succeeded."""
 
     def __init__(self, part_size: int, rollover_interval: TimeLike, inactivity_interval: TimeLike):
-        if part_size <= 0:
+        if check_argument(part_size, int, "default_rolling_policy()", "part_size") <= 0:
             raise InvalidJobError(f"the size of a part file must be above 0 bytes, not {part_size}")
         self.part_size_bytes = part_size
         self.rollover_interval_ms = to_milliseconds(rollover_interval)

@@ -8,8 +8,10 @@ when the job starts.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Callable, Iterable, Sequence, Union
 
+from flinkish.common.arguments import check_argument
 from flinkish.connectors.files.file_system import absolute_uri, find_files
 from flinkish.connectors.files.formats import (
     BulkFormat,
@@ -36,6 +38,8 @@ _FORMATS: dict[str, Callable[..., FileFormat]] = {"text": TextLineFormat, "parqu
 class FileSource(Source[Any, FileSplit]):
     """Files as a stream.
 
+    >>> env.from_source(FileSource("logs/*.txt"), WatermarkStrategy.no_watermarks(), "logs")
+
     Args:
         paths: one or several; local (relative to the driver's folder) or a URI of ``pyarrow.fs``.
             Slots must reach the same files.
@@ -49,7 +53,8 @@ class FileSource(Source[Any, FileSplit]):
         format: Union[str, FileFormat] = "text",
         **options: Any,
     ):
-        if isinstance(paths, (str, bytes)) or hasattr(paths, "__fspath__"):
+        one = isinstance(paths, (str, bytes)) or not hasattr(paths, "__iter__")
+        if one or hasattr(paths, "__fspath__"):
             paths = [paths]
         self.paths = [absolute_uri(path) for path in paths]
         if not self.paths:
@@ -60,7 +65,7 @@ class FileSource(Source[Any, FileSplit]):
                     f'could not use the file format "{format}"',
                     why=f"known formats are {', '.join(sorted(_FORMATS))}",
                 )
-            self.format: FileFormat = _FORMATS[format](**options)
+            self.format: FileFormat = _format_with(_FORMATS[format], options)
         elif options:
             raise InvalidJobError(
                 f"could not use the option {sorted(options)[0]!r}",
@@ -68,15 +73,31 @@ class FileSource(Source[Any, FileSplit]):
                 do="give the option to the format's constructor",
             )
         else:
-            self.format = format
+            self.format = check_argument(
+                format, FileFormat, "FileSource()", "format", do='give "text", "parquet" or a FileFormat'
+            )
         self.gives_columns = self.format.gives_columns
 
     @staticmethod
     def for_record_stream_format(stream_format: StreamFormat, *paths: Any) -> "FileSourceBuilder":
+        check_argument(
+            stream_format,
+            StreamFormat,
+            "for_record_stream_format()",
+            "stream_format",
+            do="give for example StreamFormat.text_line_format()",
+        )
         return FileSourceBuilder(stream_format, paths)
 
     @staticmethod
     def for_bulk_file_format(bulk_format: BulkFormat, *paths: Any) -> "FileSourceBuilder":
+        check_argument(
+            bulk_format,
+            BulkFormat,
+            "for_bulk_file_format()",
+            "bulk_format",
+            do="give for example ParquetFormat() (from flinkish.connectors.files import ParquetFormat)",
+        )
         return FileSourceBuilder(bulk_format, paths)
 
     def boundedness(self) -> Boundedness:
@@ -99,6 +120,18 @@ class FileSource(Source[Any, FileSplit]):
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader[Any, FileSplit]:
         return self.format.create_reader(context)
+
+
+def _format_with(make_format: Callable[..., FileFormat], options: dict[str, Any]) -> FileFormat:
+    known = inspect.signature(make_format).parameters
+    for option in options:
+        if option not in known:
+            raise InvalidJobError(
+                f"could not use the option {option!r}",
+                where=make_format.__name__,
+                why=f"its options are {', '.join(known)}",
+            )
+    return make_format(**options)
 
 
 class FileEnumeratorProvider:
@@ -132,13 +165,15 @@ class FileSourceBuilder:
 
     def __init__(self, file_format: FileFormat, paths: Sequence[Any]):
         self._format = file_format
-        self._paths = paths
+        self._paths = [absolute_uri(path) for path in paths]
 
     def set_file_enumerator(self, file_enumerator: FileEnumeratorProvider) -> "FileSourceBuilder":
+        check_argument(file_enumerator, FileEnumeratorProvider, "set_file_enumerator()", "file_enumerator")
         self._format = self._format.with_whole_files(not file_enumerator.splittable)
         return self
 
     def set_split_assigner(self, split_assigner: FileSplitAssignerProvider) -> "FileSourceBuilder":
+        check_argument(split_assigner, FileSplitAssignerProvider, "set_split_assigner()", "split_assigner")
         return self
 
     def process_static_file_set(self) -> "FileSourceBuilder":

@@ -8,11 +8,13 @@ from __future__ import annotations
 import abc
 import codecs
 import copy
+import os
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Iterator, Optional, Sequence
+from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence
 
+from flinkish.common.arguments import check_argument
 from flinkish.connectors.files.file_system import FoundFile, open_file_system
 from flinkish.connectors.spi import SourceReader, SourceReaderContext, SourceSplit
 from flinkish.connectors.split_assignment import SequentialSplitReader
@@ -32,6 +34,8 @@ class FileSplit(SourceSplit):
     many of its lines were given already.
 
     Parquet: row groups ``start`` to ``end`` (exclusive); ``skip`` rows of them were given.
+
+    ``file_bytes`` is the size that the file had when it was found; -1: not known.
     """
 
     uri: str
@@ -39,6 +43,7 @@ class FileSplit(SourceSplit):
     end: int
     position: int = 0
     skip: int = 0
+    file_bytes: int = -1
 
     def split_id(self) -> str:
         return f"{self.uri}:{self.start}-{self.end}"
@@ -94,29 +99,53 @@ def _naming(uri: str, kind: str, where: Callable[[], str]) -> Iterator[None]:
     except (OSError, ValueError) as error:  # Arrow's are of both families
         cause = UserError if isinstance(error, ValueError) else ExternalError
         do = ""
-        if getattr(error, "errno", None) is None and _BROKEN.search(str(error)):
+        if isinstance(error, FileNotFoundError):
+            do = "leave files where they are while a job reads them; all slots must reach them"
+        elif isinstance(error, PermissionError):
+            do = "let the user that the slots run as read it"
+        elif getattr(error, "errno", None) is None and _BROKEN.search(str(error)):
             cause, do = UserError, "write the file again, see whether it was copied in full and is named right"
         raise cause(f"could not read {uri} as {kind}", where=where(), why=str(error), do=do) from error
 
 
+def _refuse_changed(split: FileSplit, kind: str, why: str) -> NoReturn:
+    raise UserError(
+        f"could not read {split.uri} as {kind}",
+        why=f"it was changed after the job had found it: {why}",
+        do="leave files as they are while a job reads them, and write new ones beside them",
+    )
+
+
 # ---- text ---------------------------------------------------------------------------------------
 
-_COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+_COMPRESSIONS = {".gz": "gzip", ".gzip": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+# Flink's text lines come out of these too; pyarrow does not know them.
+_OTHER_COMPRESSIONS = (".deflate", ".xz")
 
 
 def _compression(uri: str) -> Optional[str]:
-    return next((name for end, name in _COMPRESSIONS.items() if uri.endswith(end)), None)
+    ending = os.path.splitext(uri)[1].lower()
+    if ending in _OTHER_COMPRESSIONS:
+        raise InvalidJobError(
+            f"could not read {uri} as text",
+            why=f"this version cannot decompress {ending}",
+            do=f"compress it as one of {', '.join(_COMPRESSIONS)}, or not at all",
+        )
+    return _COMPRESSIONS.get(ending)
 
 
 class TextLineFormat(StreamFormat):
     r"""One record a line, without its line end (``\n`` or ``\r\n``).
 
     A line belongs to the split in which it starts.  A last line without a line end counts; an empty
-    file has no lines.  Compressed files (``.gz``, ``.bz2``, ``.zst``, ``.lz4``) are read by one reader
-    each.
+    file has no lines.  Compressed files (``.gz``, ``.gzip``, ``.bz2``, ``.zst``, ``.lz4``) are read by one
+    reader each.
+
+    >>> source = FileSource("logs/*.txt.gz", format=TextLineFormat("ISO-8859-1"))
 
     Args:
         charset_name: an encoding in which the byte 10 is always a line end (UTF-8, Latin-1 ...).
+            A byte order mark is part of the first line, as in Flink; "utf-8-sig" drops it.
         split_bytes: size of a split; None: so that each reader gets some, 1 to 64 MB.
         errors: "strict" fails on bytes outside the charset, "replace" puts U+FFFD.
     """
@@ -126,18 +155,23 @@ class TextLineFormat(StreamFormat):
     ):
         try:
             self.charset = codecs.lookup(charset_name).name
-        except LookupError:
+        except (LookupError, TypeError):
             raise InvalidJobError(
                 f'could not use the charset "{charset_name}"', do="name one that Python knows"
             ) from None
+        self.drops_mark = self.charset == "utf-8-sig"
+        if self.drops_mark:
+            self.charset = "utf-8"
         if "\n".encode(self.charset) != b"\n":
             raise InvalidJobError(
                 f'could not read lines in the charset "{charset_name}"',
                 why="a line end is more than the one byte 10 there",
                 do="convert the files to UTF-8",
             )
-        if split_bytes is not None and split_bytes < 1:
-            raise InvalidJobError("could not cut files into splits", why=f"split_bytes={split_bytes}")
+        if split_bytes is not None:
+            check_argument(split_bytes, int, "TextLineFormat()", "split_bytes")
+            if split_bytes < 1:
+                raise InvalidJobError("could not cut files into splits", why=f"split_bytes={split_bytes}")
         self.split_bytes = split_bytes
         self.errors = errors
 
@@ -152,11 +186,12 @@ class TextLineFormat(StreamFormat):
                 splits.append(FileSplit(file.uri, 0, -1))
                 continue
             for start in range(0, file.size, size):
-                splits.append(FileSplit(file.uri, start, min(start + size, file.size), start))
+                end = min(start + size, file.size)
+                splits.append(FileSplit(file.uri, start, end, start, file_bytes=file.size))
         return splits
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader[str, FileSplit]:
-        return _TextReader(context, self.charset, self.errors)
+        return _TextReader(context, self)
 
 
 class _TextReader(SequentialSplitReader[str, FileSplit]):
@@ -164,9 +199,10 @@ class _TextReader(SequentialSplitReader[str, FileSplit]):
     whole block (measured on lines of 30 bytes: 9.4 M lines/s; with blocks of 1 MB, which leave the
     core's cache, 3.4 M)."""
 
-    def __init__(self, context: SourceReaderContext, charset: str, errors: str):
+    def __init__(self, context: SourceReaderContext, text_format: TextLineFormat):
         super().__init__(context)
-        self._charset, self._errors = charset, errors
+        self._charset, self._errors = text_format.charset, text_format.errors
+        self._drops_mark = text_format.drops_mark
         self._file: Any = None
         self._kind = "text"
         self._rest = b""  # bytes that were read behind the last whole line
@@ -182,11 +218,14 @@ class _TextReader(SequentialSplitReader[str, FileSplit]):
         self._rest, self._lines, self._next, self._at_end = b"", [], 0, False
         offset = split.position
         self._kind = f"{compression} text" if compression else "text"
+        with _naming(split.uri, self._kind, lambda: ""):
+            if compression:
+                self._file = system.open_input_stream(path, compression=compression)
+            else:
+                self._file = system.open_input_file(path)
         if compression:
-            self._file = system.open_input_stream(path, compression=compression)
             self._skip_bytes(offset)
         else:
-            self._file = system.open_input_file(path)
             if offset == split.start and offset > 0:
                 # The line that reaches over the start is the earlier split's.  It ends at the first
                 # line end from the byte before the start on.
@@ -225,24 +264,32 @@ class _TextReader(SequentialSplitReader[str, FileSplit]):
 
     def _load_block(self) -> None:
         """Put the next lines of the split into ``_lines``; sets ``_at_end`` when there are none."""
-        split_end = self._current.end
+        split = self._current
+        assert split is not None
+        split_end = split.end
         self._lines, self._next = [], 0
         self._offset = self._next_offset
         if self._at_end or 0 <= split_end <= self._offset:
             self._at_end = True
             return
-        data, searched = self._rest, 0
-        while True:
-            # ``searched`` keeps a line of many blocks linear.
-            end = data.rfind(b"\n", searched)
-            if end >= 0:
-                break
-            more = self._read_from(self._offset + len(data))
-            if not more:
-                self._at_end = True
-                break
-            searched = len(data)
-            data = data + more
+        data = self._rest
+        end = data.rfind(b"\n")
+        if end < 0:
+            # Joined once: a line of 100 MB would be copied 800 times.
+            blocks, size = [data] if data else [], len(data)
+            while end < 0:
+                more = self._read_from(self._offset + size)
+                if not more:
+                    self._at_end = True
+                    if self._offset + size < split_end:
+                        why = f"it had {split.file_bytes} bytes, now {self._offset + size}"
+                        _refuse_changed(split, self._kind, why)
+                    break
+                end = more.rfind(b"\n")
+                end += size if end >= 0 else 0
+                blocks.append(more)
+                size += len(more)
+            data = b"".join(blocks)
         if self._at_end:
             self._rest = b""
             block = data
@@ -258,6 +305,8 @@ class _TextReader(SequentialSplitReader[str, FileSplit]):
             self._lines = self._cut(block)
 
     def _cut(self, block: bytes) -> list[str]:
+        if self._drops_mark and self._offset == 0:
+            block = block.removeprefix(codecs.BOM_UTF8)
         try:
             text = block.decode(self._charset, self._errors)
         except UnicodeDecodeError as error:
@@ -300,6 +349,8 @@ class _TextReader(SequentialSplitReader[str, FileSplit]):
 class ParquetFormat(BulkFormat):
     """Parquet files as column batches; all files must have the same columns.
 
+    >>> source = FileSource("rides/", format=ParquetFormat(columns=["id", "fare"]))
+
     Args:
         columns: names of the columns to read; None: all.
         batch_rows: rows of a batch at most.
@@ -314,7 +365,15 @@ class ParquetFormat(BulkFormat):
         batch_rows: int = 8_192,
         timestamp_column: Optional[str] = None,
     ):
-        self.columns = None if columns is None else list(columns)
+        if columns is not None:
+            columns = list(check_argument(columns, (list, tuple), "ParquetFormat()", "columns"))
+            for name in columns:
+                check_argument(name, str, "ParquetFormat()", "the name of a column")
+        if check_argument(batch_rows, int, "ParquetFormat()", "batch_rows") < 1:
+            raise InvalidJobError("could not read batches of rows", why=f"batch_rows={batch_rows}")
+        if timestamp_column is not None:
+            check_argument(timestamp_column, str, "ParquetFormat()", "timestamp_column")
+        self.columns = columns
         self.batch_rows = batch_rows
         self.timestamp_column = timestamp_column
 
@@ -326,11 +385,11 @@ class ParquetFormat(BulkFormat):
         share = max(sum(file.size for file in files) // max(parallelism, 1), 1)
         for file in files:
             system, path = open_file_system(file.uri)
-            with system.open_input_file(path) as handle:
-                with _naming(file.uri, "Parquet", lambda: "its footer"):
+            with _naming(file.uri, "Parquet", lambda: "its footer"):
+                with system.open_input_file(path) as handle:
                     parquet = pq.ParquetFile(handle)
-                schema = self._selected(parquet.schema_arrow, file.uri)
-                groups = parquet.metadata.num_row_groups
+                    groups = parquet.metadata.num_row_groups
+            schema = self._selected(parquet.schema_arrow, file.uri)
             if expected is None:
                 expected = schema
             elif not schema.equals(expected):
@@ -344,7 +403,8 @@ class ParquetFormat(BulkFormat):
             part = groups * min(share, _MAX_SPLIT_BYTES) // max(file.size, 1)
             step = max(1, groups if self.whole_files else part)
             for start in range(0, groups, step):
-                splits.append(FileSplit(file.uri, start, min(start + step, groups)))
+                end = min(start + step, groups)
+                splits.append(FileSplit(file.uri, start, end, file_bytes=file.size))
         return splits
 
     def _selected(self, schema: Any, uri: str) -> Any:
@@ -384,8 +444,12 @@ class _ParquetReader(SequentialSplitReader[Any, FileSplit]):
         import pyarrow.parquet as pq
 
         system, path = open_file_system(split.uri)
-        handle = system.open_input_file(path)
         with _naming(split.uri, "Parquet", lambda: "its footer"):
+            handle = system.open_input_file(path)
+            size = handle.size()
+            if split.file_bytes not in (-1, size):
+                handle.close()
+                _refuse_changed(split, "Parquet", f"it had {split.file_bytes} bytes, now {size}")
             self._file = pq.ParquetFile(handle)
         metadata = self._file.metadata
         groups = list(range(split.start, split.end))

@@ -14,9 +14,9 @@ from pyarrow import fs
 from flinkish.common.flink_text import flink_text
 from flinkish.common.serialization import Encoder, SimpleStringEncoder
 from flinkish.connectors.files.file_system import open_file_system
-from flinkish.connectors.row_columns import RowsToColumns, fit_columns
-from flinkish.connectors.spi import SinkWriter
-from flinkish.errors import InvalidJobError
+from flinkish.connectors.row_columns import RowsToColumns, fit_columns, short_repr
+from flinkish.connectors.spi import SinkWriter, each_encoded
+from flinkish.errors import ExternalError, InvalidJobError, UserError
 
 _ROW_GROUP_ROWS = 128 * 1024
 _BUFFER_ROWS = 2 * 1024
@@ -51,6 +51,10 @@ class PartFile(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Complete the file.  The stream is closed by the caller."""
+
+    def abort(self) -> None:
+        """The file is given up and removed.  Called at most once, instead of ``close`` or after it has
+        failed; the stream is closed by the caller afterwards."""
 
 
 class PartSinkWriter(SinkWriter[Any]):
@@ -87,39 +91,61 @@ class PartSinkWriter(SinkWriter[Any]):
 
     def write_batch(self, values: list[Any], timestamps_ms: Any, watermark_ms: int) -> None:
         if values:
-            (self._file or self._open()).write_rows(values)
+            try:
+                (self._file or self._open()).write_rows(values)
+            except OSError as error:  # encoders are the user's; what they raise comes as a RecordError
+                raise self._not_written(error) from error
             self.written()
 
     def write_columns(self, columns: Any, timestamps_ms: Any, watermark_ms: int) -> None:
         if columns.num_rows:
-            (self._file or self._open()).write_columns(columns)
+            try:
+                (self._file or self._open()).write_columns(columns)
+            except OSError as error:
+                raise self._not_written(error) from error
             self.written()
+
+    def _not_written(self, error: OSError) -> ExternalError:
+        return ExternalError(
+            f"could not write {self._folder}/{self._name}",
+            why=str(error),
+            do="see whether the disk is full, and whether the user that the slots run as may write there",
+        )
 
     def finish_file(self) -> int:
         """Complete the open file; the next record begins another.  Returns its number of rows."""
         assert self._file is not None
-        self._file.close()
-        self._stream.close()
+        try:
+            self._file.close()
+            self._stream.close()
+        except OSError as error:
+            raise self._not_written(error) from error
         rows = self._file.rows
         self._file = self._stream = None
         return rows
 
     def close(self) -> None:
         """An unfinished file is removed; prepared ones are the committer's."""
-        if self._stream is not None:
-            self._file = None
-            self._stream.close()
-            self._stream = None
-            path = f"{self._folder}/{self._name}"
+        if self._stream is None:
+            return
+        stream, file, self._stream, self._file = self._stream, self._file, None, None
+        path = f"{self._folder}/{self._name}"
+        try:
+            if file is not None:
+                file.abort()
+            stream.close()
+        finally:
             if self._system.get_file_info(path).type == fs.FileType.File:  # abort may have come first
                 self._system.delete_file(path)
 
 
 class ParquetPart(PartFormat):
-    """Parquet files.
+    """Parquet files, for ``FileSink.for_bulk_format``; ``ParquetSink`` is the short form.
+
+    >>> sink = FileSink.for_bulk_format("out", ParquetPart({"name": pa.string(), "n": pa.int64()})).build()
 
     Args:
-        schema: of the records.
+        schema: of the records: a ``pyarrow.Schema`` or a dict name -> type.
         file_schema: of the files, when it has other types (Delta: timestamps in microseconds).
         options: for ``pyarrow.parquet.ParquetWriter``.
     """
@@ -183,17 +209,31 @@ class _ParquetFile(PartFile):
         self._write_row_group()
         self._writer.close()
 
+    def abort(self) -> None:
+        # Else ``ParquetWriter.__del__`` writes a footer to a stream that is closed by then, and Python
+        # prints that it could not.
+        self._writer.is_open = False
+        del self._writer
+
 
 def row_format(encoder: Any) -> PartFormat:
     """The format of a callable (record to text or bytes: a line), of a PyFlink ``Encoder``, or of None:
     the record as text."""
     if isinstance(encoder, SimpleStringEncoder):
         return TextPart(None, encoder.charset)
+    if isinstance(encoder, type) and issubclass(encoder, Encoder):
+        raise InvalidJobError(
+            f"could not use {encoder.__name__} as an encoder",
+            why="it is a class",
+            do=f"give an object: {encoder.__name__}()",
+        )
     return EncoderPart(encoder) if isinstance(encoder, Encoder) else TextPart(encoder)
 
 
 class TextPart(PartFormat):
     """A line a record.
+
+    >>> sink = FileSink("out", TextPart(json.dumps))
 
     Args:
         encoder: makes text or bytes of a record: a callable, or an object with ``encode``; None:
@@ -203,7 +243,14 @@ class TextPart(PartFormat):
     suffix = ""
 
     def __init__(self, encoder: Any = None, charset: str = "utf-8"):
-        self.encode: Optional[Callable[[Any], Union[str, bytes]]] = getattr(encoder, "encode", encoder)
+        encode = encoder if callable(encoder) else getattr(encoder, "encode", None)
+        if isinstance(encoder, str) or not (encoder is None or callable(encode)):
+            raise InvalidJobError(
+                f"could not use {encoder!r} as an encoder",
+                why=f"it is of type {type(encoder).__name__}",
+                do="give an Encoder, or a callable that makes text or bytes of a record",
+            )
+        self.encode: Optional[Callable[[Any], Union[str, bytes]]] = encode
         self.charset = charset
         self.record_type: Any = None
 
@@ -222,14 +269,34 @@ class _TextFile(PartFile):
         self._stream = stream
 
     def write_rows(self, rows: list[Any]) -> None:
-        lines = map(self._encode, rows)
+        lines = each_encoded(self._encode, rows)
         charset = self._charset
-        data = [line if isinstance(line, bytes) else line.encode(charset) for line in lines]
+        try:
+            data = [line if isinstance(line, bytes) else line.encode(charset) for line in lines]
+        except (AttributeError, UnicodeEncodeError):
+            raise _no_line(rows, lines, charset) from None
         self._stream.write(b"\n".join(data) + b"\n")
         self.rows += len(rows)
 
     def close(self) -> None:
         """Every line is written already."""
+
+
+def _no_line(rows: list[Any], lines: list[Any], charset: str) -> UserError:
+    """What is wrong with the first of the lines that are no text or not of the charset."""
+    for row, line in zip(rows, lines):
+        try:
+            if not isinstance(line, (str, bytes)):
+                raise TypeError(f"the encoder made a {type(line).__name__} of it, not text or bytes")
+            line if isinstance(line, bytes) else line.encode(charset)
+        except (TypeError, UnicodeEncodeError) as error:
+            return UserError(
+                "could not write a record as a line of text",
+                where=f"record {short_repr(row)}",
+                why=str(error),
+                do="let the encoder return text that the charset has, or bytes",
+            )
+    raise AssertionError("every line can be written")
 
 
 class EncoderPart(PartFormat):
@@ -248,8 +315,7 @@ class _EncodedFile(PartFile):
 
     def write_rows(self, rows: list[Any]) -> None:
         buffer = io.BytesIO()
-        for row in rows:
-            self._encode(row, buffer)
+        each_encoded(lambda row: self._encode(row, buffer), rows)
         self._stream.write(buffer.getvalue())
         self.rows += len(rows)
 

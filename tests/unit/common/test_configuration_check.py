@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from flinkish.common import options
-from flinkish.common.configuration_check import check_configuration, check_master
+from flinkish.common.configuration_check import check_configuration, check_master, look_for_mistakes
 from flinkish.errors import ConfigurationError, InvalidJobError
 
 CHECKOUT = Path(__file__).parents[3]
@@ -67,6 +67,21 @@ def test_keys_of_the_user_of_spark_and_of_flink_stay_silent(key):
 def test_a_value_that_any_known_option_cannot_have_is_refused(key, value):
     with pytest.raises(ConfigurationError, match=key):
         check_configuration({key: value})
+
+
+def test_all_mistakes_are_found_and_the_first_is_raised_in_four_lines():
+    settings = {"heartbeat.timeout": "soon", "flinkish.fusd-chains": "x", "parallelism.default": "0", "execution.target": "x"}
+    errors, warnings = look_for_mistakes({**settings, "paralelism.default": "2"})
+    assert [error.what for error in errors] == [
+        'there is no setting "flinkish.fusd-chains"', 'option "parallelism.default" cannot be \'0\'',
+        'option "execution.target" cannot be \'x\'', 'option "heartbeat.timeout" cannot be \'soon\'',
+    ]  # fmt: skip
+    assert len(warnings) == 1 and "paralelism.default" in warnings[0]
+    for key, value in settings.items():
+        with pytest.raises(ConfigurationError) as refused:
+            check_configuration({key: value}, where="a test")
+        assert [line.split(":")[0].strip() for line in str(refused.value).splitlines()[1:]] == ["where", "why", "do"]
+        assert refused.value.where == "a test"
 
 
 def test_the_mode_batch_is_refused():

@@ -68,6 +68,15 @@ def test_a_value_of_another_type_is_refused_with_the_place_and_the_reason(type_i
         type_info.check(value)
 
 
+@pytest.mark.parametrize(
+    "value", [{"a": 1, "b": "x", "c": 2}, {"A": 1}, Row(a=1, b="x", c=2), Row(a=1, c="x")], ids=repr
+)
+def test_a_result_with_other_names_than_the_declared_row_is_refused_not_cut(value):
+    declared = Types.ROW_NAMED(["a", "b"], [Types.INT(), Types.STRING()])
+    with pytest.raises(TypeError, match="not of the declared type .*unknown"):
+        declared.converter()(value)
+
+
 def test_convert_gives_the_types_own_form():
     assert repr(Types.LONG().convert(1.0)) == "1"
     assert repr(Types.LONG().convert(True)) == "1"

@@ -1,5 +1,8 @@
 """Tracebacks of user code: the engine's frames above it are folded away, in causes too."""
 
+import copy
+import functools
+import sys
 import traceback
 
 import flinkish.common.completable_future as engine_module
@@ -85,3 +88,33 @@ def test_errors_that_are_each_others_cause_end():
     first.__cause__, second.__cause__ = second, first
     assert "first" in format_user_traceback(first)
     assert traceback.format_exception(first)
+
+
+class Reduced:
+    def __reduce__(self):
+        raise ValueError("boom")
+
+
+def test_frames_of_the_engine_and_of_what_it_copies_with_are_folded_wherever_they_stand():
+    text = format_user_traceback(raised(in_engine(lambda: copy.deepcopy(Reduced()))))
+    assert text.count('  File "') == 3 and "in __reduce__" in text, "the lambda calls copy by itself"
+    text = format_user_traceback(raised(in_engine(functools.partial(copy.deepcopy, Reduced()))))
+    assert text.count('  File "') == 1 and "in __reduce__" in text
+    text = format_user_traceback(raised(lambda: in_engine(explode)()))
+    assert text.count('  File "') == 2 and engine_module.__file__ not in text
+
+
+if sys.version_info >= (3, 11):
+
+    def test_the_parts_of_an_exception_group_are_folded_too():
+        part = raised(in_engine(explode))
+        text = format_user_traceback(ExceptionGroup("several", [part]))
+        assert "in explode" in text and engine_module.__file__ not in text
+
+
+def test_what_has_a_cause_in_user_code_shows_no_generated_line():
+    generated = compiled(
+        "def run():\n    raise TypeError('explained') from cause\n", f"{GENERATED}2: Map>", cause=raised(explode)
+    )
+    text = format_user_traceback(raised(generated))
+    assert GENERATED not in text and "in explode" in text and "TypeError: explained" in text

@@ -3,7 +3,7 @@ import pytest
 from deltalake import DeltaTable
 
 from flinkish.connectors.delta.delta_sink import DeltaSink
-from flinkish.errors import InvalidJobError
+from flinkish.errors import InvalidJobError, UserError
 from flinkish.testing.spi_fakes import SinkRun
 from flinkish.testing.spi_suites import SinkSuite
 
@@ -97,6 +97,31 @@ def test_abort_removes_files_of_killed_slots_and_keeps_committed_ones(tmp_path):
     sink.create_committer().abort([])
     assert rows_of(tmp_path) == [1]
     assert len(list(tmp_path.glob("*.parquet"))) == 1
+
+
+@pytest.mark.parametrize("record", [{"n": 1}, {"n": 1, "at": 0, "more": 2}])
+def test_a_record_with_other_fields_than_the_table_is_refused(tmp_path, record):
+    run = SinkRun(DeltaSink(tmp_path, SCHEMA))
+    run.write([record])
+    with pytest.raises(UserError, match="'at'|'more'"):
+        run.prepare()
+    run.fail()
+    assert list(tmp_path.glob("*.parquet")) == []
+
+
+@pytest.mark.parametrize("name", ["a b", "ü€", "a#b?", "a[1]*", "50% off"])
+def test_a_table_may_lie_in_a_folder_of_any_name(tmp_path, name):
+    for folder, path in ((tmp_path / name, tmp_path / name), (tmp_path / "u" / name, (tmp_path / "u" / name).as_uri())):
+        write(path, [1], "error", "a" * 32)
+        write(path, [2], "append", "b" * 32)
+        assert sorted(rows_of(folder)) == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a\nb"])
+def test_folders_in_which_deltalake_loses_its_log_are_refused(tmp_path, name):
+    for path in (tmp_path / name, (tmp_path / name).as_uri()):
+        with pytest.raises(InvalidJobError, match="deltalake does not take"):
+            DeltaSink(path, SCHEMA)
 
 
 def test_timestamps_are_stored_in_microseconds(tmp_path):

@@ -2,6 +2,8 @@ import collections
 import dataclasses
 import datetime
 import decimal
+import gc
+import sys
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -13,9 +15,9 @@ from flinkish.common.typeinfo import Types
 from flinkish.common.types import Row
 from flinkish.connectors.files.file_sink import FileSink, ParquetSink
 from flinkish.connectors.files.file_sink_options import BucketAssigner, OutputFileConfig, RollingPolicy
-from flinkish.connectors.files.part_writer import ParquetPart
-from flinkish.connectors.row_columns import RowsToColumns
-from flinkish.errors import InvalidJobError, UserError
+from flinkish.connectors.files.part_writer import ParquetPart, TextPart
+from flinkish.connectors.row_columns import RowsToColumns, fit_columns
+from flinkish.errors import ExternalError, InvalidJobError, UserError
 from flinkish.testing.spi_fakes import SinkRun
 from flinkish.testing.spi_suites import SinkSuite
 
@@ -168,6 +170,66 @@ def test_bulk_format_builder_takes_a_parquet_part(tmp_path):
         FileSink.for_bulk_format(tmp_path, object())
 
 
+@pytest.fixture
+def ignored_exceptions(monkeypatch):
+    """What Python would print as "Exception ignored in ...", as text."""
+    seen = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: seen.append(repr(found.exc_value)))
+    return seen
+
+
+def test_a_parquet_sink_that_fails_leaves_no_file_and_no_word(tmp_path, ignored_exceptions):
+    run = SinkRun(ParquetSink(tmp_path, SCHEMA))
+    run.write([("a", 1, 1.0)] * 200_000)  # a row group is written, others wait
+    run.fail()
+    run = SinkRun(ParquetSink(tmp_path, SCHEMA))
+    run.write([("a", 1, 1.0), {"nmae": "b"}])
+    with pytest.raises(UserError, match="nmae"):
+        run.prepare()
+    run.fail()
+    del run
+    gc.collect()
+    assert ignored_exceptions == [] and names(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", [lambda path: ParquetSink(path, SCHEMA), lambda path: FileSink(path, TextPart())])
+def test_a_full_disk_is_said_once(tmp_path, ignored_exceptions, kind):
+    run = SinkRun(kind(tmp_path))
+    (tmp_path / run.writers[0].next_name()).symlink_to("/dev/full")
+    with pytest.raises(ExternalError, match="(?s)could not write .*inprogress.*No space left"):
+        run.write([("a", 1, 1.0)] * 1_000)
+        run.prepare()
+    run.fail()
+    del run
+    gc.collect()
+    assert ignored_exceptions == []
+
+
+def test_a_record_that_is_no_line_of_text_is_named(tmp_path):
+    for encoder, charset, record, why in (
+        (lambda n: n, "utf-8", 5, "made a int of it"),
+        (str, "ascii", "ü", "'ascii' codec can't encode"),
+    ):
+        run = SinkRun(FileSink(tmp_path, TextPart(encoder, charset)))
+        with pytest.raises(UserError) as caught:
+            run.write(["fine", record])
+        run.fail()
+        assert why in caught.value.why and caught.value.where == f"record {record!r}"
+
+
+def test_str_is_an_encoder_of_any_record(tmp_path):
+    """``str`` has an ``encode`` of its own, which is none of records."""
+    assert [*written(tmp_path, FileSink.for_row_format(tmp_path, str), [1, None]).values()] == ["1\nNone\n"]
+
+
+@pytest.mark.parametrize("name", ["a b", "ü€", "a#b", "a%20b", "a\nb", "a[1]*?"])
+def test_a_folder_may_have_any_name(tmp_path, name):
+    for path in (tmp_path / name, (tmp_path / "by-uri" / name).as_uri()):
+        write(path, [("a", 1, 1.0)])
+    for folder in (tmp_path / name, tmp_path / "by-uri" / name):
+        assert names(folder) == ["part-job0job0-00000-00000.parquet"]
+
+
 # ---- rows to columns ----------------------------------------------------------------------------
 
 
@@ -207,11 +269,79 @@ def test_each_kind_of_record_finds_its_columns(record):
     assert RowsToColumns(SCHEMA).convert([record, ("b", 2, None)]).to_pylist()[:1] == expected
 
 
-def test_a_dict_may_leave_out_a_nullable_field_but_not_name_an_unknown_one():
-    convert = RowsToColumns(SCHEMA).convert
-    assert convert([{"name": "a"}]).to_pylist() == [{"name": "a", "n": None, "x": None}]
-    with pytest.raises(UserError, match="no field 'nmae'"):
-        convert([{"nmae": "a"}])
+@dataclasses.dataclass
+class Wider(Data):
+    more: int = 0
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"name": "a", "n": 1}, "it has no field 'x'"),
+        ({"nmae": "a", "n": 1, "x": 0.5}, "the schema has no field 'nmae'"),
+        ({"name": "a", "n": 1, "x": 0.5, "y": 1}, "the schema has no field 'y'"),
+        (Row(name="a", n=1), "it has no field 'x'"),
+        (Row(name="a", n=1, x=0.5, y=1), "the schema has no field 'y'"),
+        (collections.namedtuple("Short", "name n")("a", 1), "it has no field 'x'"),
+        (Wider("a", 0.5, 1), "the schema has no field 'more'"),
+        (Row("a", 1), "it has 2 fields, the schema has 3"),
+        (["a", 1, 0.5, 2], "it has 4 fields, the schema has 3"),
+    ],
+    ids=repr,
+)
+def test_a_record_has_the_fields_of_the_schema_and_is_named_when_it_has_others(record, reason):
+    with pytest.raises(UserError) as caught:
+        RowsToColumns(SCHEMA).convert([("fine", 1, None), record])
+    assert reason in caught.value.why and caught.value.where == f"record {record!r}" and caught.value.do
+
+
+STRUCTS = pa.schema(
+    [
+        ("at", pa.struct([pa.field("street", pa.string(), nullable=False), ("number", pa.int64())])),
+        ("tags", pa.list_(pa.struct([("k", pa.string())]))),
+        ("counts", pa.map_(pa.string(), pa.int64())),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    "at", [("a", None), ["a", None], Row("a", None), Row(number=None, street="a"), {"number": None, "street": "a"}]
+)
+def test_structs_inside_of_a_record_are_taken_as_records_are(at):
+    row = (at, [{"k": "x"}, None, ("y",)], {"one": 1})
+    assert RowsToColumns(STRUCTS).convert([row, (None, None, None)]).to_pylist() == [
+        {"at": {"street": "a", "number": None}, "tags": [{"k": "x"}, None, {"k": "y"}], "counts": [("one", 1)]},
+        {"at": None, "tags": None, "counts": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "why"),
+    [
+        ({"at": {"street": "a"}}, "'at'", "it has no field 'number'"),
+        ({"at": {"street": "a", "number": 1, "zip": 2}}, "'at'", "the schema has no field 'zip'"),
+        ({"at": ("a",)}, "'at'", "it has 1 fields, the schema has 2"),
+        ({"at": {"street": None, "number": 1}}, "'at.street'", "never null"),
+        ({"at": {"street": "a", "number": 1.5}}, "'at'", "int64"),
+        ({"tags": [{"k": "x"}, {"K": "y"}]}, "'tags'", "the schema has no field 'K'"),
+        ({"counts": {"one": 1.5}}, "'counts'", "fraction"),
+    ],
+    ids=repr,
+)
+def test_structs_that_do_not_fit_are_named_with_the_record(change, what, why):
+    record = {"at": ("a", 1), "tags": [], "counts": {}, **change}
+    with pytest.raises(UserError) as caught:
+        RowsToColumns(STRUCTS).convert([{"at": ("b", 2), "tags": None, "counts": None}, record])
+    error = caught.value
+    assert what in error.what and why in error.why and error.where == f"record {record!r}"
+
+
+def test_null_in_a_column_that_is_never_null_is_refused():
+    schema = pa.schema([pa.field("a", pa.int64(), nullable=False)])
+    for given in (schema, pa.schema([("a", pa.int32())])):
+        columns = pa.RecordBatch.from_arrays([pa.array([1, None], given.field(0).type)], schema=given)
+        with pytest.raises(UserError, match="(?s)null to the field 'a'.*1 of 2 rows"):
+            fit_columns(columns, schema)
 
 
 @pytest.mark.parametrize(

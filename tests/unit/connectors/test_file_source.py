@@ -2,6 +2,8 @@ import bz2
 import datetime
 import errno
 import gzip
+import os
+import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +17,7 @@ from flinkish.connectors.files.file_source import (
     FileSource,
     FileSplitAssignerProvider,
 )
-from flinkish.connectors.files.file_system import find_files
+from flinkish.connectors.files.file_system import find_files, uri_of
 from flinkish.connectors.files.formats import ParquetFormat, StreamFormat, TextLineFormat
 from flinkish.errors import ExternalError, InvalidJobError, UserError
 from flinkish.testing.spi_fakes import SourceRun
@@ -115,6 +117,143 @@ def test_other_charsets_and_broken_bytes(tmp_path):
     assert read(FileSource(tmp_path / "latin", errors="replace")) == ["gr\ufffdn"]
 
 
+def test_a_byte_order_mark_is_kept_as_in_flink_or_dropped_where_asked_for(tmp_path):
+    text = "\ufeffa\n" + "b\n" * 50 + "\ufeffc"
+    (tmp_path / "f").write_bytes(text.encode())
+    assert read(FileSource(tmp_path, split_bytes=16)) == text.split("\n")
+    without = read(FileSource(tmp_path, split_bytes=16, charset_name="utf-8-sig"))
+    assert without == text[1:].split("\n")  # only the one at the start is a mark
+
+
+def test_a_line_of_many_blocks_is_not_copied_for_each_of_them(tmp_path):
+    (tmp_path / "f").write_bytes(b"x" * 48_000_000 + b"\ny")
+    start = time.process_time()
+    assert list(map(len, read(FileSource(tmp_path)))) == [48_000_000, 1]
+    assert time.process_time() - start < 4  # 9 s when each block copied the line so far
+
+
+@pytest.mark.parametrize("name", ["a.gz", "a.GZ", "a.gzip"])
+def test_gzip_is_known_by_the_ending_and_may_have_several_parts_or_none(tmp_path, name):
+    (tmp_path / name).write_bytes(gzip.compress(b"a\nb") + gzip.compress(b"c\n"))
+    (tmp_path / f"empty{name}").write_bytes(b"")
+    assert read(FileSource(tmp_path)) == ["a", "bc"]
+
+
+@pytest.mark.parametrize("name", ["a.xz", "a.deflate"])
+def test_a_compression_that_flink_knows_and_we_do_not_is_refused(tmp_path, name):
+    (tmp_path / name).write_bytes(b"a\n")
+    with pytest.raises(InvalidJobError, match=f"{name} as text(?s:.*)cannot decompress"):
+        read(FileSource(tmp_path, charset_name="latin-1"))
+
+
+NAMES = ["a b.txt", "ü€.txt", "a#b.txt", "a%20b.txt", "a\nb.txt", "a[1].txt", "a?b.txt", "a*b.txt", "a:b.txt"]
+
+
+def test_files_may_have_any_name(tmp_path):
+    folder = tmp_path / "any [name] #1"
+    folder.mkdir()
+    for name in NAMES:
+        (folder / name).write_text(f"{name!r}\n")
+    expected = sorted(map(repr, NAMES))
+    for path in (folder, folder.as_uri()):
+        assert sorted(read(FileSource(path))) == expected
+    for name in NAMES:
+        assert read(FileSource(folder / name)) == read(FileSource((folder / name).as_uri())) == [repr(name)]
+    assert len(read(FileSource(f"{tmp_path}/any*/a?b.txt"))) == 6
+
+
+def test_found_files_of_a_store_are_opened_by_its_uri():
+    """Unescaped, or without the bucket and the options, another process cannot open them."""
+    for uri, path, expected in (
+        ("s3://b/in?region=eu", "b/in/a b#1%.txt", "s3://b/in/a%20b%231%25.txt?region=eu"),
+        ("gs://b", "b/ü.txt", "gs://b/%C3%BC.txt"),
+        ("hdfs://host:90/in", "/in/a.txt", "hdfs://host:90/in/a.txt"),
+        ("file:///in", "/in/a b.txt", "/in/a b.txt"),
+        ("/in#1", "/in#1/a b.txt", "/in#1/a b.txt"),
+    ):
+        assert uri_of(path, uri) == expected
+
+
+def test_links_that_lead_back_are_not_followed_and_dead_ones_are_left_out(tmp_path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "f").write_text("x\n")
+    (tmp_path / "deep" / "up").symlink_to(tmp_path)
+    (tmp_path / "deep" / "same").symlink_to(tmp_path / "deep")
+    (tmp_path / "itself").symlink_to(tmp_path / "itself")
+    (tmp_path / "dead").symlink_to(tmp_path / "nothing")
+    (tmp_path / "again").symlink_to(tmp_path / "deep")  # a link to a folder beside it counts
+    assert read(FileSource(tmp_path)) == read(FileSource(f"{tmp_path}/**/f")) == ["x", "x"]
+
+
+def test_names_that_pyarrow_cannot_open_are_refused(tmp_path):
+    name = os.fsencode(tmp_path) + b"/\xff.txt"
+    with open(name, "w") as stream:
+        stream.write("x\n")
+    with pytest.raises(ExternalError, match="could not list the files of"):
+        read(FileSource(tmp_path))
+    for path in (name, "/tmp/a\0b"):
+        with pytest.raises(InvalidJobError, match="could not use the path"):
+            FileSource(path)
+
+
+@pytest.mark.parametrize("kind", ["text", "parquet"])
+@pytest.mark.parametrize(
+    ("error", "do"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied"), "let the user that the slots run as read it"),
+        (FileNotFoundError(errno.ENOENT, "No such file"), "leave files where they are"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_file_that_cannot_be_opened_is_named(tmp_path, monkeypatch, kind, error, do):
+    class System:
+        def open_input_file(self, path):
+            raise error
+
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "f")
+    source = FileSource(tmp_path / "f", format=kind)
+    splits = source.format.find_splits(find_files(source.paths), 1)
+    monkeypatch.setattr(source.format, "find_splits", lambda files, parallelism: splits)
+    monkeypatch.setattr(formats, "open_file_system", lambda uri: (System(), uri))
+    with pytest.raises(ExternalError) as caught:
+        read(source)
+    assert str(tmp_path / "f") in caught.value.what and caught.value.do.startswith(do)
+
+
+def test_a_file_that_changes_before_it_is_read_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "f"
+    for kind, had, has in (
+        ("text", b"line\n" * 100, b"line\n" * 80),
+        ("parquet", parquet_bytes(range(100)), parquet_bytes(range(80))),
+        ("parquet", parquet_bytes(range(100)), parquet_bytes(range(300))),
+    ):
+        path.write_bytes(had)
+        source = FileSource(path, format=kind)
+        splits = source.format.find_splits(find_files(source.paths), 1)
+        monkeypatch.setattr(source.format, "find_splits", lambda files, parallelism, splits=splits: splits)
+        path.write_bytes(has)
+        with pytest.raises(UserError) as caught:
+            read(source)
+        assert f"it had {len(had)} bytes, now {len(has)}" in caught.value.why and str(path) in caught.value.what
+
+
+def test_a_text_file_may_grow_while_it_is_read(tmp_path, monkeypatch):
+    path = tmp_path / "f"
+    path.write_text("line\n" * 100)
+    source = FileSource(path)
+    splits = source.format.find_splits(find_files(source.paths), 1)
+    monkeypatch.setattr(source.format, "find_splits", lambda files, parallelism: splits)
+    with path.open("a") as stream:
+        stream.write("more\n" * 100)
+    assert read(source) == ["line"] * 100
+
+
+def parquet_bytes(numbers):
+    stream = pa.BufferOutputStream()
+    pq.write_table(pa.table({"n": list(numbers)}), stream)
+    return stream.getvalue().to_pybytes()
+
+
 LONG_TEXT = b"".join(b"%032d\n" % (i * 7_919**7) for i in range(40_000))
 
 
@@ -123,6 +262,9 @@ LONG_TEXT = b"".join(b"%032d\n" % (i * 7_919**7) for i in range(40_000))
     [
         ("cut.gz", gzip.compress(LONG_TEXT)[:-10_000], "byte "),
         ("text.gz", LONG_TEXT, "byte 0 or later"),
+        ("trailer.gz", gzip.compress(LONG_TEXT)[:-4], "byte "),
+        ("checksum.gz", gzip.compress(b"a\n")[:-8] + bytes(4) + gzip.compress(b"a\n")[-4:], "byte 0"),
+        ("padded.gz", gzip.compress(b"a\n") + bytes(100), "byte 0"),
         ("text.bz2", LONG_TEXT, "byte 0 or later"),
         ("cut.bz2", bz2.compress(LONG_TEXT)[:-10], "byte "),
         ("text.zst", LONG_TEXT, "byte 0 or later"),
@@ -137,6 +279,7 @@ def test_a_broken_compressed_file_is_named_with_the_place(tmp_path, name, conten
     error = caught.value
     assert f"{tmp_path}/{name} as " in error.what and error.where.startswith(place)
     assert "compress" in error.why or "inflate" in error.why
+    assert "copied in full" in error.do
 
 
 def test_a_file_system_that_fails_names_the_file_and_is_not_the_users_fault(tmp_path, monkeypatch):

@@ -1,9 +1,11 @@
 import select
 import socket
 import struct
+import time
 
 import pytest
 
+from flinkish.connectors import socket_text
 from flinkish.connectors.socket_text import SocketTextSink, SocketTextSource
 from flinkish.connectors.spi import InputStatus
 from flinkish.errors import ConnectionLostError, UserError
@@ -150,6 +152,22 @@ def test_sink_has_no_room_while_its_peer_reads_nothing(server):
     while not writer.has_room:
         received += len(peer.recv(1 << 20))
     assert received > 0
+    peer.close()
+    writer.close()
+
+
+def test_the_end_of_a_sink_waits_in_turns_while_its_peer_takes_something_and_not_for_ever(server, monkeypatch):
+    monkeypatch.setattr(socket_text, "_END_TIMEOUT_S", 0.2)
+    writer = SocketTextSink("127.0.0.1", server.getsockname()[1]).create_writer(FakeWriterContext())
+    peer, _ = server.accept()
+    writer.write("x" * 20_000_000, None, 0)
+    started = time.monotonic()
+    writer.flush(True)
+    assert not writer.flushed and writer.fileno() is not None and time.monotonic() - started < 0.2
+    peer.recv(1 << 20)
+    with pytest.raises(ConnectionLostError, match="took nothing for 0 s at the end"):
+        while not writer.has_room:
+            pass
     peer.close()
     writer.close()
 

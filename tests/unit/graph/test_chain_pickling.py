@@ -17,7 +17,7 @@ import pytest
 from flinkish.datastream import StreamExecutionEnvironment
 from flinkish.datastream import partitioners as p
 from flinkish.errors import UnpicklableFunctionError
-from flinkish.graph.chain_pickling import pickle_chains
+from flinkish.graph.chain_pickling import pickle_chains, unpickle_main_classes
 from flinkish.graph.job_graph_generator import create_job_graph
 from flinkish.graph.stream_graph_generator import StreamGraphGenerator
 from tests.unit.graph.programs import keyed, map_, partition, reduce_, sink, source
@@ -379,3 +379,17 @@ def test_classes_of_main_are_one_class_in_the_slot_whichever_pickle_brought_them
 
     run("driver.py", _DRIVER)
     assert run("slot.py", _SLOT) == "['Base', 'Color', 'More', 'Named', 'Pair', 'Slots', 'Sub']\n"
+
+
+class Unreadable:
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+def test_of_the_main_modules_classes_those_that_cannot_be_read_are_left_out():
+    good, left_out = unpickle_main_classes(pickle.dumps({"Good": Exception, "Bad": [Unreadable()]}), "s0")
+    assert good == {"Good": Exception}
+    assert left_out == {"Bad": "ValueError: invalid literal for int() with base 10: 'no number'"}
+    with pytest.raises(UnpicklableFunctionError) as caught:
+        unpickle_main_classes(b"no pickle", "s0")
+    assert "__main__" in caught.value.what and caught.value.where == "slot s0"

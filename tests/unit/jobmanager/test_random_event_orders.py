@@ -69,8 +69,8 @@ class World:
                 self.set_all(connection, ("DEPLOYING",), "INITIALIZING")
             case e.Send(connection, m.CancelTasks()):
                 self.set_all(connection, ("DEPLOYING", "INITIALIZING", "RUNNING"), "CANCELING")
-            case e.Send(_, m.KillSlot(slot_id)):
-                if slot_id in self.process:
+            case e.Send(_, m.KillSlot(slot_id, pid)):
+                if slot_id in self.process and self.process[slot_id][1] == pid:
                     self.process[slot_id].append("killed")
             case e.CloseConnection(connection):
                 slot = self.slot_of(connection)

@@ -154,7 +154,7 @@ def test_a_released_slot_that_does_not_end_is_killed():
     step(manager, ReleaseSlots("a", "over"), 50)
     assert step(manager, Tick(), 149) == []
     effects = step(manager, Tick(), 150)
-    assert Send(100, KillSlot("s0", "it did not end after its job")) in effects
+    assert Send(100, KillSlot("s0", 0, "it did not end after its job")) in effects
 
 
 def test_the_loss_of_a_slot_waits_for_the_exit_status_from_its_supervisor():
@@ -223,10 +223,10 @@ def lost_with(exit_status, detail, **options):
     return lost.error
 
 
-def test_a_process_that_ends_with_code_0_under_a_job_was_ended_by_user_code():
-    error = lost_with(0, "exit code 0 (released)")
-    assert error.why == "user code or a C library has ended its process with exit code 0"
-    assert "os._exit" in error.do and "memory" not in error.do
+def test_what_a_supervisor_advises_about_the_end_of_a_process_reaches_the_job():
+    error = lost_with(0, "user code ended the process with exit code 0", do="look for os._exit")
+    assert error.why == "its process has ended: user code ended the process with exit code 0"
+    assert error.do == "look for os._exit"
 
 
 def test_only_a_kill_from_outside_hints_at_memory():
@@ -362,7 +362,7 @@ def test_messages_reach_only_the_process_that_holds_the_slot_for_the_job():
     step(manager, RequestSlots("a", "a", 1))
     assert step(manager, SendToSlot("a", "s0", "hello")) == [Send(0, "hello")]
     assert step(manager, SendToSlot("b", "s0", "hello")) == []
-    assert step(manager, KillSlots("a", ("s0",), "hangs")) == [Send(100, KillSlot("s0", "hangs"))]
+    assert step(manager, KillSlots("a", ("s0",), "hangs")) == [Send(100, KillSlot("s0", 0, "hangs"))]
     pid = manager.slots["s0"].pid
     assert step(manager, InterruptSlots("a", ("s0",))) == [Send(100, InterruptSlot("s0", pid))]
     assert step(manager, InterruptSlots("b", ("s0",))) == []

@@ -25,6 +25,10 @@ class ListWriter(RecordWriter):
     def room(self):
         return self.capacity - len(self.open)
 
+    @property
+    def records_out(self):
+        return len(self.elements)
+
     def seal(self):
         self.overdraft = max(self.overdraft, len(self.open) - self.capacity)
         self.sent += self.open

@@ -7,11 +7,14 @@ import sys
 import time
 
 from flinkish.shell.process import (
+    EXIT_BROKEN,
+    EXIT_INTERNAL_ERROR,
     EXIT_JOB_MANAGER_LOST,
     ProgressPage,
     SlotSocketPath,
     describe_exit,
     executor_id,
+    explain_end,
     host_identity,
 )
 
@@ -21,6 +24,24 @@ def test_exit_texts_name_the_signal_or_the_meaning():
     assert "SIGSEGV" in describe_exit(-signal.SIGSEGV)
     assert describe_exit(EXIT_JOB_MANAGER_LOST) == "exit code 73 (lost the JobManager)"
     assert describe_exit(3) == "exit code 3"
+
+
+def test_the_end_of_a_slot_is_its_own_will_only_if_it_has_said_so_in_its_page():
+    page = ProgressPage.create()
+    try:
+        assert page.end_note() is None
+        for status in (0, 3, EXIT_INTERNAL_ERROR):
+            why, do = explain_end(status, page.end_note())
+            assert why.startswith(f"user code ended the process with exit code {status} ") and "os._exit" in do
+        page.note_end()
+        assert explain_end(0, page.end_note()) == ("exit code 0 (released)", "")
+        page.note_end("a descriptor was closed: \u00fc" + "x" * 10_000, "look for os.close")
+        page.note_end("and so", "this does not count")
+        why, do = explain_end(EXIT_BROKEN, page.end_note())
+        assert why.startswith("a descriptor was closed: \u00fcxxx") and do == "look for os.close"
+        assert explain_end(EXIT_INTERNAL_ERROR, page.end_note())[0].startswith("exit code 70 (an error of flinkish itself): a d")
+    finally:
+        page.close()
 
 
 def test_a_mark_of_a_child_shows_in_the_page_of_its_parent():

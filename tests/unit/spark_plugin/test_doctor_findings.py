@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from flinkish.errors import FlinkishError
 from spark_plugin.doctor_findings import (
     LIBRARIES_VIRTUAL_BYTES,
     DriverFacts,
@@ -63,7 +64,7 @@ def test_where_all_is_well_each_line_says_what_was_found():
     findings = judge(DRIVER, reports())
     assert findings.jobs_will_run and {one.status for one in findings.lines} == {"ok"}
     assert [one.check for one in findings.lines] == [
-        "Java", "Spark", "task slots", "launch", "Python", "slot to driver", "slot to slot", "local disk",
+        "settings", "Java", "Spark", "task slots", "launch", "Python", "slot to driver", "slot to slot", "local disk",
         "checkpoints", "memory", "clock",
     ]  # fmt: skip
     assert not [one for one in findings.lines if one.do or not one.found]
@@ -73,6 +74,9 @@ def test_where_all_is_well_each_line_says_what_was_found():
 @pytest.mark.parametrize(
     "changes, check, status, found, do",
     [
+        ({"settings": 3}, "settings", "ok", "3 set", ""),
+        ({"settings": 1, "settings_warnings": ['the setting "a" has no\n effect', "b"]}, "settings", "warn",
+         'the setting "a" has no effect; b', "correct"),
         ({"slots_total": 0}, "task slots", "fail", "no executor has registered", "cluster manager"),
         ({"slots_busy": 4, "holders": ['stage 7 of "count" runs 4']}, "task slots", "warn",
          '0 free of 4; stage 7 of "count" runs 4', "slot.request.timeout"),
@@ -87,6 +91,8 @@ def test_where_all_is_well_each_line_says_what_was_found():
         ({"kind": "Databricks, standard access mode"}, "Spark", "warn", "keeps users apart", "dedicated"),
         ({"storage_uri": "s3://b/c", "storage_failure": "no answer within 5.0 s"}, "checkpoints", "fail",
          "s3://b/c from the driver: no answer within 5.0 s", "name a folder"),
+        ({"storage_uri": "s3://b/c", "storage_failure": "no answer", "storage_used": False}, "checkpoints", "warn",
+         "no answer; this version does not use it, so jobs run all the same", "name a folder"),
         ({"memory_overhead_bytes": 384 << 20, "tasks_per_executor": 4}, "memory", "warn",
          "384 MiB beside its heap for 4 slot(s)", "spark.executor.memoryOverhead"),
     ],
@@ -133,6 +139,8 @@ def test_storage_that_only_some_executors_see_fails():
     assert line("checkpoints", driver, reports(storage=ok)).status == "ok"
     finding = line("checkpoints", driver, [report(0, storage=ok), report(1, storage=other)])
     assert finding.status == "fail" and "from executors (host1): it is another disk" in finding.found
+    for_later = line("checkpoints", replace(driver, storage_used=False), [report(0, storage=ok), report(1, storage=other)])
+    assert for_later.status == "warn" and "does not use it" in for_later.found
 
 
 def test_without_a_report_the_lines_say_that_nothing_was_tried():
@@ -154,6 +162,9 @@ def test_text_and_json_carry_every_part():
         "\n"
         "Jobs will not run here: Spark."
     )
+    twice = Findings.of_errors("settings", [FlinkishError("x", why="y", do="z"), FlinkishError("x")])
+    assert [(line.found, line.do) for line in twice.lines] == [("x: y", "z"), ("x", "")]
+    assert str(twice).endswith("Jobs will not run here: settings.")
     parsed = json.loads(findings.to_json())
     assert parsed["jobs_will_run"] is False
     assert parsed["findings"][1] == {"check": "Spark", "status": "fail", "found": "none", "do": "start one"}

@@ -8,7 +8,8 @@ from flinkish.errors import ConnectionLostError, ResourceError, SlotLostError, U
 from flinkish.messages.launch import SlotLaunch
 from spark_plugin.independent_launcher import IndependentLauncher
 from spark_plugin.launch_mode import create_launcher
-from spark_plugin.launcher import BarrierLauncher, explain_failure, fold_spark_error
+from spark_plugin.launcher import BarrierLauncher, explain_failure
+from spark_plugin.spark_errors import fold_spark_error
 from spark_plugin.spark_application import SparkApplication
 from spark_plugin.supervisor_task import SupervisorEnd
 
@@ -60,6 +61,13 @@ def test_a_stage_of_a_stopped_spark_is_lost_because_spark_was_stopped():
     error = explain_failure(RuntimeError("Job 0 cancelled because SparkContext was shut down"))
     assert isinstance(error, SlotLostError)
     assert error.why == "Spark was stopped"
+
+
+def test_a_stage_that_ended_without_a_reason_names_the_interpreter_that_was_to_run_it(monkeypatch):
+    monkeypatch.setenv("PYSPARK_PYTHON", "/nowhere/python")
+    error = explain_failure(RuntimeError("Stage failed because barrier task ResultTask(0, 0) finished unsuccessfully."))
+    assert isinstance(error, SlotLostError)
+    assert "/nowhere/python (PYSPARK_PYTHON)" in error.do
 
 
 UNREACHED = """An exception was thrown from the Python worker:
@@ -195,20 +203,32 @@ def test_local_spark_ignores_both_so_they_are_allowed():
     assert create_launcher(local, 2).capacity() == 4
 
 
-def test_more_slots_than_cores_of_their_task_are_said_once(caplog):
-    application = FakeApplication(task_cpus="2")
+@pytest.mark.parametrize(
+    "slots, per_task, task_slots, task_cpus, on_this_machine, warnings",
+    [
+        (2, 1, 4, 1, True, []),
+        (4, 1, 4, 1, True, ["take every core"]),
+        (4, 1, 4, 1, False, []),  # more executors may come
+        (2, 2, 4, 1, True, []),  # in one task, and there is a core for each
+        (4, 2, 4, 1, True, []),
+        (7, 2, 4, 1, True, ["take every core", "slots=7 cores=4 taskmanager.numberOfTaskSlots=2 spark.task.cpus=1"]),
+        (5, 3, 4, 1, True, ["slots=5 cores=4 taskmanager.numberOfTaskSlots=3 spark.task.cpus=1"]),
+        (4, 2, 2, 2, True, ["take every core"]),
+        (3, 3, 1, 2, False, ["slots=3 cores=2 taskmanager.numberOfTaskSlots=3 spark.task.cpus=2"]),
+        (0, 2, 1, 1, True, []),  # how many is not known yet
+    ],
+)
+def test_cores_that_slots_share_or_take_from_dataframes_are_said_when_it_is_so(
+    caplog, slots, per_task, task_slots, task_cpus, on_this_machine, warnings
+):
+    application = FakeApplication(slots=task_slots, task_cpus=str(task_cpus))
+    application.is_on_this_machine = lambda: on_this_machine
     with caplog.at_level(logging.WARNING):
-        launcher = IndependentLauncher(application, 12, {"taskmanager.numberOfTaskSlots": "3"})
-        assert launcher.capacity() == 12
-        launcher.launch(launches(1))
-        _, ends = application.started.get(timeout=30)
-        ends.put([])
-        wait_until_over(launcher)
-        assert [task for task, _ in launcher.take_ended()] == [0]
-        launcher.launch(launches(1))
-    launcher.stop(1)
-    (record,) = [record for record in caplog.records if "share the cores" in record.getMessage()]
-    assert "numberOfTaskSlots=3 spark.task.cpus=2" in record.getMessage()
+        IndependentLauncher(application, slots, {"taskmanager.numberOfTaskSlots": str(per_task)})
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == len(warnings)
+    for text, part in zip(said, warnings):
+        assert part in text
 
 
 # ---- supervisors that end alone -----------------------------------------------------------------

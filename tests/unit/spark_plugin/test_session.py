@@ -1,10 +1,15 @@
+import logging
+
 import pytest
 
+from flinkish.common.notices import listen
+from spark_plugin import session
 from spark_plugin.session import (
     choose_master,
     is_local,
     is_on_this_machine,
     task_slots_of_master,
+    wait_until_registered,
 )
 
 
@@ -45,3 +50,31 @@ def test_task_slots_follow_from_the_master_where_it_says_them(master, task_cpus,
 def test_local_cluster_is_on_this_machine_but_not_local():
     assert [is_local(m) for m in ("local", "local[2]", "local-cluster[1,1,512]", "yarn")] == [True, True, False, False]
     assert is_on_this_machine("local-cluster[1,1,512]") and not is_on_this_machine("spark://host:1")
+
+
+def test_who_waits_for_executors_is_told_once_for_how_many(monkeypatch, caplog):
+    monkeypatch.setattr(session, "_WAIT_NOTICE_S", 0)
+    monkeypatch.setattr(session, "_EXECUTORS_POLL_S", 0)
+    heard = []
+    for listener in (heard.append, None):
+        listen(listener)
+        counts = iter([0, 2, 2, 2, 4])
+        wait_until_registered(lambda: next(counts), 4, 60_000, "master spark://h:7077")
+    logged = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    text = "Waiting for executors for 4 tasks, have them for 0 (master spark://h:7077)"
+    assert heard == logged == [text]
+
+
+def test_the_wait_ends_when_no_further_executor_comes(monkeypatch):
+    monkeypatch.setattr(session, "_EXECUTORS_POLL_S", 0)
+    asked = []
+
+    def next_executor_s():
+        asked.append(counts.pop())
+        return -1.0  # the last one came long ago
+
+    counts = ["none comes"]
+    wait_until_registered(lambda: 2, 4, 60_000, "here", next_executor_s)
+    assert asked == ["none comes"]
+    wait_until_registered(lambda: 0, 4, 0, "here")
+    wait_until_registered(lambda: 4, 4, 60_000, "here")

@@ -29,3 +29,11 @@ def test_two_reports_in_a_row_give_the_same_rates():
     times.switch(BUSY, 0)
     first = times.rates(1_000_000_000)
     assert times.rates(1_000_000_010) == first
+
+
+def test_the_first_report_has_rates_too_however_early_it_is():
+    times = TaskTimes(now_ns=0)
+    times.switch(BUSY, 1_000_000)
+    first = times.rates(4_000_000)
+    assert (first["busyTimeMsPerSecond"], first["idleTimeMsPerSecond"]) == (750, 250)
+    assert times.rates(5_000_000) == first, "the next one is not of a millisecond"
