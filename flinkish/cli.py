@@ -3,10 +3,12 @@
     flinkish run [--master MASTER] [-D KEY=VALUE]... SCRIPT [ARGUMENTS]...
     flinkish demo [--parallelism N] [--output DIR] [--overwrite]
     flinkish doctor [--master MASTER] [-D KEY=VALUE]... [--json] [--timeout SECONDS]
+    flinkish savepoint list DIR | dispose PATH | check [-D KEY=VALUE]... PATH SCRIPT [ARGUMENTS]...
     flinkish version
 
 ``run`` runs a script in this Python, with Spark in this process: no spark-submit is needed.
-``doctor`` starts Spark as ``run`` would, and tries what jobs need of it.
+``doctor`` starts Spark as ``run`` would, and tries what jobs need of it.  ``savepoint check`` runs the
+script up to its first execute(), and says what the job would get of the savepoint.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import tempfile
 import traceback
 import types
 from pathlib import Path
-from typing import Callable, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 from flinkish.common.configuration import CONF_DIR_VARIABLE, Configuration
 from flinkish.common.configuration_check import MINI_CLUSTER, check_configuration, check_master
@@ -93,6 +95,22 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
     doctor.add_argument("-v", "--verbose", action="store_true", help="log what happens")
     doctor.set_defaults(command=_doctor)
+
+    savepoint = commands.add_parser("savepoint", help="list, delete and check savepoints")
+    actions = savepoint.add_subparsers(required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="show the savepoints below a folder")
+    listing.add_argument("path", metavar="DIR", help="folder or URL")
+    listing.set_defaults(command=_list_savepoints)
+    dispose = actions.add_parser("dispose", help="delete a savepoint")
+    dispose.add_argument("path", metavar="PATH", help="folder of the savepoint, or its _metadata")
+    dispose.set_defaults(command=_dispose_savepoint)
+    check = actions.add_parser("check", help="say what a job would get of a savepoint, without running it")
+    check.add_argument("path", metavar="PATH", help="folder of the savepoint, or its _metadata")
+    check.add_argument("script", help="a Python file that calls env.execute()")
+    check.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+    check.set_defaults(command=_check_savepoint)
+    for action in (listing, dispose, check):
+        _add_settings(action)
 
     version = commands.add_parser("version", help="show versions")
     version.set_defaults(command=_version)
@@ -174,6 +192,38 @@ def _settings_to_examine(arguments: argparse.Namespace) -> dict[str, str]:
     return _settings(arguments)
 
 
+def _list_savepoints(arguments: argparse.Namespace) -> int:
+    from flinkish.shell.savepoints import describe_savepoint, list_savepoints
+
+    found = list_savepoints(arguments.path, _file_settings(arguments))
+    for savepoint in found:
+        print(describe_savepoint(savepoint))
+    if not found:
+        print(f"there are no savepoints in {arguments.path}", file=sys.stderr)
+    return 0
+
+
+def _dispose_savepoint(arguments: argparse.Namespace) -> int:
+    from flinkish.shell.savepoints import dispose_savepoint
+
+    disposed = dispose_savepoint(arguments.path, _file_settings(arguments))
+    print(f"deleted {disposed.location}")
+    return 0
+
+
+def _check_savepoint(arguments: argparse.Namespace) -> int:
+    from flinkish.shell.savepoints import RestoreCheck
+    from flinkish.shell.state_recovery import load_checkpoint
+
+    settings = _file_settings(arguments)
+    check = RestoreCheck(load_checkpoint(arguments.path, settings), print)
+    return _with_settings(settings, lambda: run_script(arguments.script, arguments.arguments), cluster=check)
+
+
+def _file_settings(arguments: argparse.Namespace) -> dict[str, str]:
+    return dict(_split_setting(text) for text in arguments.settings)
+
+
 def _version(arguments: argparse.Namespace) -> int:
     from spark_plugin.java import find_java
 
@@ -198,8 +248,9 @@ def _version(arguments: argparse.Namespace) -> int:
 # ---- helpers ------------------------------------------------------------------------------------------
 
 
-def _with_settings(settings: dict[str, str], body: Callable[[], int]) -> int:
-    """Run ``body``; environments that it makes have these settings unless they set others.
+def _with_settings(settings: dict[str, str], body: Callable[[], int], cluster: Any = None) -> int:
+    """Run ``body``; environments that it makes have these settings unless they set others, and run their jobs on
+    ``cluster``, None: as the settings say.
 
     Raises:
         InvalidJobError: these settings, with those of the configuration file, cannot work."""
@@ -208,7 +259,7 @@ def _with_settings(settings: dict[str, str], body: Callable[[], int]) -> int:
     folder = os.environ.get(CONF_DIR_VARIABLE)
     places = ["the command line (-D or --conf)", *([f"the configuration file in {folder}"] if folder else [])]
     check_configuration(Configuration.load_global().add_all(settings), where=" or ".join(places))
-    StreamExecutionEnvironment.set_context(settings)
+    StreamExecutionEnvironment.set_context(settings, cluster=cluster)
     try:
         return body()
     finally:

@@ -129,6 +129,7 @@ class ConfigOption(Generic[T]):
 
     ``kind``: boolean, int, long, float, double, string, duration (ms), memory (bytes), list, map.
     ``choices``: allowed values, of a string.  ``minimum``: smallest allowed number.
+    ``older_keys``: other spellings (Flink 1.x), which count where the key itself is not set.
     """
 
     key: str
@@ -137,6 +138,7 @@ class ConfigOption(Generic[T]):
     description: str = ""
     choices: tuple[str, ...] = ()
     minimum: Optional[int] = None
+    older_keys: tuple[str, ...] = ()
 
     def default_value(self) -> Optional[T]:
         return self.default
@@ -184,7 +186,7 @@ class ConfigOption(Generic[T]):
     def text_in(self, mapping: Mapping[str, Any]) -> Any:
         """What ``mapping`` holds for it, or None.  A map may also stand as one key for each entry:
         ``KEY.entry``."""
-        value = mapping.get(self.key)
+        value = next((mapping[key] for key in (self.key, *self.older_keys) if mapping.get(key) is not None), None)
         if value is None and self.kind == "map":
             prefix = self.key + "."
             value = {key[len(prefix) :]: mapping[key] for key in mapping if key.startswith(prefix)} or None

@@ -82,7 +82,9 @@ class Configuration(MutableMapping):
         return len(self._values)
 
     def __contains__(self, key: object) -> bool:
-        return (key.key if isinstance(key, ConfigOption) else key) in self._values
+        if isinstance(key, ConfigOption):
+            return key.text_in(self._values) is not None
+        return key in self._values
 
     def get(self, key: Union[str, ConfigOption], default: Any = None) -> Any:
         """Typed value of an option (or its default), or text of a key (or ``default``)."""
@@ -94,7 +96,8 @@ class Configuration(MutableMapping):
     def set(self, key: Union[str, ConfigOption], value: Any) -> "Configuration":
         """Set one value; refused at once when it cannot be one of the option.  None removes it."""
         if value is None:
-            self._values.pop(key.key if isinstance(key, ConfigOption) else key, None)
+            for name in (key.key, *key.older_keys) if isinstance(key, ConfigOption) else (key,):
+                self._values.pop(name, None)
         else:
             self[key] = value
         return self

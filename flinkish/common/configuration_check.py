@@ -27,6 +27,7 @@ _FLINK_KEYS = {
     "state.backend.rocksdb.log.dir",
     "task.cancellation.timers.timeout",
 }
+_OLDER_KEYS = {key for option in options.ALL_OPTIONS.values() for key in option.older_keys}
 _MASTER = re.compile(
     r"local|local\[\s*(\*|\d+)\s*(,\s*\d+\s*)?\]|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]"
     r"|spark://.+|yarn|k8s://.+"
@@ -113,7 +114,7 @@ def check_master(master: str, where: str) -> None:
 
 def _check_key(key: str) -> list[str]:
     """A warning when the key is probably mistyped."""
-    if key in options.ALL_OPTIONS or key in _FLINK_KEYS or key.startswith("spark."):
+    if key in options.ALL_OPTIONS or key in _OLDER_KEYS or key in _FLINK_KEYS or key.startswith("spark."):
         return []
     if any(option.kind == "map" and key.startswith(known + ".") for known, option in options.ALL_OPTIONS.items()):
         return []
@@ -136,17 +137,4 @@ def _unused_warnings(values: Mapping[str, Any]) -> list[str]:
         for key, value in values.items()
         if key in options.NOT_USED_YET and value != options.ALL_OPTIONS[key].default
     ]
-    restart = options.RESTART_STRATEGY.key
-    if values.get(restart) == "none":  # that is what happens
-        unused.remove(restart)
-    if not unused:
-        return []
-    lines = [f"this version does not use {', '.join(unused)}"]
-    if options.CHECKPOINTING_INTERVAL.key in unused:
-        lines.append(
-            "checkpointing is enabled, but this version takes no checkpoints: a job that is started again "
-            "after a failure begins anew"
-        )
-    if restart in unused:
-        lines.append("this version does not restart; the job fails at the first failure")
-    return ["\n  ".join(lines)]
+    return [f"this version does not use {', '.join(unused)}"] if unused else []

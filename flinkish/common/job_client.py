@@ -9,7 +9,7 @@ from flinkish.common.job_execution_result import JobExecutionResult
 from flinkish.common.job_id import JobID
 from flinkish.common.job_status import JobStatus
 from flinkish.common.time import TimeLike, to_milliseconds
-from flinkish.errors import FlinkishError, InvalidJobError
+from flinkish.errors import FlinkishError
 
 __all__ = ["JobClient", "JobHandle"]
 
@@ -32,6 +32,15 @@ class JobHandle(Protocol):
             TimeoutError: it still runs after ``timeout_s``.
             JobCancelledError: it was cancelled.
             FlinkishError: why it failed."""
+
+    def take_savepoint(self, directory: Optional[str] = None) -> CompletableFuture[str]:
+        """A savepoint below ``directory``; its location."""
+
+    def take_checkpoint(self) -> CompletableFuture[str]:
+        """A checkpoint out of turn; its location."""
+
+    def stop(self, drain: bool, directory: Optional[str] = None) -> CompletableFuture[str]:
+        """Take a savepoint, then end the job; its location."""
 
     def metrics(self) -> dict:
         """The newest figures: subtask to metric name to value."""
@@ -98,18 +107,28 @@ class JobClient:
         )
 
     def trigger_savepoint(self, savepoint_directory: Optional[str] = None) -> CompletableFuture[str]:
-        raise _no_savepoints("trigger a savepoint")
+        """Take a savepoint while the job goes on; the future's result is its location.
+
+        Args:
+            savepoint_directory: folder or URL below which it is made; None: ``execution.checkpointing.savepoint-dir``.
+        """
+        return self._handle.take_savepoint(savepoint_directory)
+
+    def trigger_checkpoint(self) -> CompletableFuture[str]:
+        """Take a checkpoint now; the future's result is its location."""
+        return self._handle.take_checkpoint()
 
     def stop_with_savepoint(
         self, advance_to_end_of_event_time: bool, savepoint_directory: Optional[str] = None
     ) -> CompletableFuture[str]:
-        raise _no_savepoints("stop with a savepoint")
+        """Take a savepoint and end the job; the future's result is its location, when all tasks have ended.
+
+        Args:
+            advance_to_end_of_event_time: drain: all windows and timers fire before, so that the job cannot
+                sensibly go on from the savepoint; False: suspend, nothing is flushed.
+            savepoint_directory: as for `trigger_savepoint`.
+        """
+        return self._handle.stop(advance_to_end_of_event_time, savepoint_directory)
 
     def __repr__(self) -> str:
         return f"JobClient(job_id={self.job_id!r}, status={self.status.name})"
-
-
-def _no_savepoints(what: str) -> InvalidJobError:
-    return InvalidJobError(
-        f"could not {what}", why="this version takes no snapshots of state", do="use cancel()"
-    )

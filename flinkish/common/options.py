@@ -261,61 +261,63 @@ STATE_BACKEND = _option(
     "hashmap",
     "Where keyed state lives: hashmap (Python objects); rocksdb is refused until it exists.",
     choices=("hashmap", "rocksdb"),
+    older_keys=("state.backend",),
 )
-CHECKPOINTING_INTERVAL = _option_for_later(
+CHECKPOINTING_INTERVAL = _option(
     "execution.checkpointing.interval",
     "duration",
     None,
     "How often a checkpoint starts. Unset: none.",
     minimum=1,
 )
-CHECKPOINTING_MODE = _option_for_later(
+CHECKPOINTING_MODE = _option(
     "execution.checkpointing.mode",
     "string",
     "EXACTLY_ONCE",
     "Whether barriers are aligned (EXACTLY_ONCE) or records may be seen twice (AT_LEAST_ONCE).",
     choices=("EXACTLY_ONCE", "AT_LEAST_ONCE"),
 )
-CHECKPOINTING_TIMEOUT = _option_for_later(
+CHECKPOINTING_TIMEOUT = _option(
     "execution.checkpointing.timeout",
     "duration",
     600_000,
     "Age at which a checkpoint that is not complete is given up.",
     minimum=1,
 )
-CHECKPOINTING_MIN_PAUSE = _option_for_later(
+CHECKPOINTING_MIN_PAUSE = _option(
     "execution.checkpointing.min-pause",
     "duration",
     0,
     "Least time between the end of a checkpoint and the start of the next.",
     minimum=0,
 )
-CHECKPOINTING_MAX_CONCURRENT = _option_for_later(
+CHECKPOINTING_MAX_CONCURRENT = _option(
     "execution.checkpointing.max-concurrent-checkpoints",
     "int",
     1,
     "Checkpoints that may be under way at once.",
     minimum=1,
 )
-CHECKPOINTING_TOLERABLE_FAILURES = _option_for_later(
+CHECKPOINTING_TOLERABLE_FAILURES = _option(
     "execution.checkpointing.tolerable-failed-checkpoints",
     "int",
     0,
     "Failed checkpoints in a row that do not yet fail the job.",
     minimum=0,
 )
-CHECKPOINTING_RETENTION = _option_for_later(
+CHECKPOINTING_RETENTION = _option(
     "execution.checkpointing.externalized-checkpoint-retention",
     "string",
     "NO_EXTERNALIZED_CHECKPOINTS",
-    "What happens to the last checkpoint of a cancelled job.",
+    "What happens to the checkpoints of a job that ends: RETAIN_ON_CANCELLATION keeps them when it is cancelled or "
+    "fails, DELETE_ON_CANCELLATION when it fails. Those of a driver that is killed are always there.",
     choices=("NO_EXTERNALIZED_CHECKPOINTS", "RETAIN_ON_CANCELLATION", "DELETE_ON_CANCELLATION"),
 )
-CHECKPOINTING_UNALIGNED = _option_for_later(
+CHECKPOINTING_UNALIGNED = _option(
     "execution.checkpointing.unaligned.enabled",
     "boolean",
     False,
-    "Let barriers overtake records, so that backpressure does not delay checkpoints.",
+    "Let barriers overtake records, so that backpressure does not delay checkpoints. true is refused until it exists.",
 )
 CHECKPOINTING_FORCE_UNALIGNED = _option_for_later(
     "execution.checkpointing.unaligned.forced",
@@ -330,18 +332,70 @@ CHECKPOINTING_ALIGNED_TIMEOUT = _option_for_later(
     "Time a barrier waits for alignment before it overtakes. 0: it overtakes at once.",
     minimum=0,
 )
-CHECKPOINT_STORAGE = _option_for_later(
+CHECKPOINT_STORAGE = _option(
     "execution.checkpointing.storage",
     "string",
     None,
-    "jobmanager: snapshots stay in the driver. filesystem: they go to the checkpoint folder.",
+    "jobmanager: snapshots stay in the driver's memory. filesystem: they go to execution.checkpointing.dir. "
+    "Unset: filesystem when that is set.",
     choices=("jobmanager", "filesystem"),
+    older_keys=("state.checkpoint-storage",),
 )
-CHECKPOINT_DIRECTORY = _option_for_later(
-    "execution.checkpointing.dir", "string", None, "Folder or URL under which checkpoints are kept."
+CHECKPOINT_DIRECTORY = _option(
+    "execution.checkpointing.dir",
+    "string",
+    None,
+    "Folder or URL under which checkpoints are kept; driver and slots must reach it. Unset: the driver keeps them "
+    "in its memory, so they end with it.",
+    older_keys=("state.checkpoints.dir",),
 )
-SAVEPOINT_DIRECTORY = _option_for_later(
-    "execution.checkpointing.savepoint-dir", "string", None, "Where savepoints go by default."
+SAVEPOINT_DIRECTORY = _option(
+    "execution.checkpointing.savepoint-dir",
+    "string",
+    None,
+    "Where savepoints go by default.",
+    older_keys=("state.savepoints.dir",),
+)
+CHECKPOINTS_RETAINED = _option(
+    "execution.checkpointing.num-retained",
+    "int",
+    1,
+    "Complete checkpoints that are kept; older ones are deleted.",
+    minimum=1,
+    older_keys=("state.checkpoints.num-retained",),
+)
+STATE_RECOVERY_PATH = _option(
+    "execution.state-recovery.path",
+    "string",
+    None,
+    "Checkpoint or savepoint that the job goes on from: its folder or its _metadata. latest: the newest complete "
+    "checkpoint under execution.checkpointing.dir of a job with the same name; the job begins anew when there "
+    "is none.",
+    older_keys=("execution.savepoint.path",),
+)
+STATE_RECOVERY_CLAIM_MODE = _option(
+    "execution.state-recovery.claim-mode",
+    "string",
+    None,
+    "Whether the checkpoint that the job goes on from becomes its own, to be deleted when newer ones are complete "
+    "(CLAIM), or is left alone (NO_CLAIM). Unset: CLAIM with latest, else NO_CLAIM.",
+    choices=("CLAIM", "NO_CLAIM"),
+    older_keys=("execution.savepoint-restore-mode",),
+)
+STATE_RECOVERY_IGNORE_UNCLAIMED = _option(
+    "execution.state-recovery.ignore-unclaimed-state",
+    "boolean",
+    False,
+    "Drop saved state whose operator the program does not have, instead of refusing to start.",
+    older_keys=("execution.savepoint.ignore-unclaimed-state",),
+)
+RECOVERY_TIMEOUT = _option(
+    "flinkish.recovery.timeout",
+    "duration",
+    600_000,
+    "How long a job may take from the end of the restart delay until all of its tasks run again; then it fails and "
+    "says what it waited for.",
+    minimum=1,
 )
 SNAPSHOT_COMPRESSION = _option_for_later(
     "execution.checkpointing.snapshot-compression", "boolean", False, "Compress snapshots."
@@ -370,64 +424,66 @@ ROCKSDB_PREDEFINED_OPTIONS = _option_for_later(
 ROCKSDB_TRANSFER_THREADS = _option_for_later(
     "state.backend.rocksdb.checkpoint.transfer.thread.num", "int", 4, "Parallel uploads.", minimum=1
 )
-RESTART_STRATEGY = _option_for_later(
+RESTART_STRATEGY = _option(
     "restart-strategy.type",
     "string",
     None,
-    "What happens after a failure: none, fixed-delay, failure-rate or exponential-delay.",
+    "What happens after a failure: none, fixed-delay, failure-rate or exponential-delay. Unset: "
+    "exponential-delay with checkpoints, none without.",
     choices=("none", "fixed-delay", "failure-rate", "exponential-delay"),
+    older_keys=("restart-strategy",),
 )
-RESTART_FIXED_DELAY_ATTEMPTS = _option_for_later(
+RESTART_FIXED_DELAY_ATTEMPTS = _option(
     "restart-strategy.fixed-delay.attempts", "int", 1, "Restarts before the job fails.", minimum=0
 )
-RESTART_FIXED_DELAY_DELAY = _option_for_later(
+RESTART_FIXED_DELAY_DELAY = _option(
     "restart-strategy.fixed-delay.delay", "duration", 1_000, "Pause before a restart.", minimum=0
 )
-RESTART_FAILURE_RATE_MAX = _option_for_later(
+RESTART_FAILURE_RATE_MAX = _option(
     "restart-strategy.failure-rate.max-failures-per-interval",
     "int",
     1,
     "Failures within the interval that do not yet fail the job.",
     minimum=0,
 )
-RESTART_FAILURE_RATE_INTERVAL = _option_for_later(
+RESTART_FAILURE_RATE_INTERVAL = _option(
     "restart-strategy.failure-rate.failure-rate-interval",
     "duration",
     60_000,
     "Interval in which failures are counted.",
     minimum=1,
 )
-RESTART_FAILURE_RATE_DELAY = _option_for_later(
+RESTART_FAILURE_RATE_DELAY = _option(
     "restart-strategy.failure-rate.delay", "duration", 1_000, "Pause before a restart.", minimum=0
 )
-RESTART_EXPONENTIAL_INITIAL = _option_for_later(
+RESTART_EXPONENTIAL_INITIAL = _option(
     "restart-strategy.exponential-delay.initial-backoff", "duration", 1_000, "The first pause.", minimum=1
 )
-RESTART_EXPONENTIAL_MAX = _option_for_later(
+RESTART_EXPONENTIAL_MAX = _option(
     "restart-strategy.exponential-delay.max-backoff", "duration", 60_000, "The longest pause.", minimum=1
 )
-RESTART_EXPONENTIAL_MULTIPLIER = _option_for_later(
+RESTART_EXPONENTIAL_MULTIPLIER = _option(
     "restart-strategy.exponential-delay.backoff-multiplier",
     "float",
     1.5,
     "How much longer each pause is than the one before; above 1.",
     minimum=1,
 )
-RESTART_EXPONENTIAL_RESET = _option_for_later(
+RESTART_EXPONENTIAL_RESET = _option(
     "restart-strategy.exponential-delay.reset-backoff-threshold",
     "duration",
     3_600_000,
     "Time without a failure after which the pause is the first one again.",
     minimum=1,
 )
-RESTART_EXPONENTIAL_JITTER = _option_for_later(
+RESTART_EXPONENTIAL_JITTER = _option(
     "restart-strategy.exponential-delay.jitter-factor",
     "float",
     0.1,
     "Part of the pause that is added or taken away by chance, so that jobs do not all start at once.",
     minimum=0,
 )
-RESTART_EXPONENTIAL_ATTEMPTS = _option_for_later(
+RESTART_EXPONENTIAL_ATTEMPTS = _option(
     "restart-strategy.exponential-delay.attempts-before-reset-backoff",
     "int",
     2**31 - 1,

@@ -1,7 +1,13 @@
 """Brings the records of a stream back to the driver, for ``DataStream.execute_and_collect``.
 
-A writer sends batches and stops when ``window_batches`` of them have not been taken by the driver:
-a driver that iterates slowly slows the job down instead of filling its memory.
+Without checkpoints a writer sends batches and stops when ``window_batches`` of them have not been taken by the
+driver: a driver that iterates slowly slows the job down instead of filling its memory.  If the job restarts when
+some have been taken, the iterator ends with an error, for they would come again.
+
+With checkpoints (exactly once) records come with each complete checkpoint, once however often the job restarts;
+what comes between two checkpoints must fit into memory.
+
+Source: Flink's ``CheckpointedCollectResultBuffer`` and ``UncheckpointedCollectResultBuffer``.
 """
 
 from __future__ import annotations
@@ -9,11 +15,13 @@ from __future__ import annotations
 import pickle
 import threading
 from collections import deque
-from typing import Any, Callable, Generic, Iterator, Optional, TypeVar
+from typing import Any, Callable, Generic, Iterable, Iterator, Optional, TypeVar
 
 from flinkish.connectors.driver_writer import WINDOW_BYTES, DriverWriter
 from flinkish.connectors.isolation import portable_pickle
 from flinkish.connectors.spi import (
+    CommitId,
+    Committer,
     Sink,
     SinkCoordinator,
     SinkCoordinatorContext,
@@ -21,6 +29,7 @@ from flinkish.connectors.spi import (
     WriterInitContext,
     each_encoded,
 )
+from flinkish.errors import ExternalError
 
 T = TypeVar("T")
 
@@ -56,16 +65,66 @@ class CollectSink(Sink[T]):
         return _CollectCoordinator(context, self.results())
 
 
+class CheckpointedCollectSink(CollectSink[T]):
+    """Gives records with each checkpoint, each once."""
+
+    def create_writer(self, context: WriterInitContext) -> SinkWriter[T]:
+        return _CheckpointedWriter()
+
+    def create_committer(self) -> Committer:
+        return _ResultsCommitter(self.results())
+
+
+class _CheckpointedWriter(SinkWriter[T]):
+    keeps_values = False  # each is encoded at once
+
+    def __init__(self) -> None:
+        self._pickles: list[bytes] = []
+
+    def write(self, value: T, timestamp_ms: Optional[int], watermark_ms: int) -> None:
+        self.write_batch([value], None, watermark_ms)
+
+    def write_batch(self, values: list[T], timestamps_ms: Any, watermark_ms: int) -> None:
+        self._pickles.append(encode_values(values))
+
+    def prepare_commit(self) -> list[bytes]:
+        pickles, self._pickles = self._pickles, []
+        return pickles
+
+
+class _ResultsCommitter(Committer):
+    def __init__(self, results: "CollectResults[Any]"):
+        self._results = results
+
+    def commit(self, committables: Iterable[bytes]) -> None:
+        """What no checkpoint has given."""
+        self._results._add(list(committables), _nothing)
+
+    def commit_checkpoint(self, committables: Iterable[bytes], commit_id: CommitId) -> None:
+        name = commit_id.run_id, commit_id.checkpoint_id
+        if name not in self._results.commits:  # else it is a repetition
+            self._results.commits.add(name)
+            self._results._add(list(committables), _nothing)
+
+
+def _nothing() -> None:
+    """The writer does not wait for its records to be taken."""
+
+
+def encode_values(values: list[Any]) -> bytes:
+    """A pickle of the values; what one of them raises names it."""
+    failure: Optional[BaseException] = None
+    try:
+        return portable_pickle(values)
+    except BaseException as error:
+        failure = error
+    each_encoded(portable_pickle, values)  # names the one that cannot be pickled
+    raise failure
+
+
 class _CollectWriter(DriverWriter[T]):
     def encode(self, values: list[T]) -> list[bytes]:
-        failure: Optional[BaseException] = None
-        try:
-            data = portable_pickle(values)
-        except BaseException as error:
-            failure = error
-        if failure is not None:
-            each_encoded(portable_pickle, values)  # names the one that cannot be pickled
-            raise failure
+        data = encode_values(values)
         if len(data) > WINDOW_BYTES and len(values) > 1:
             half = len(values) // 2
             return self.encode(values[:half]) + self.encode(values[half:])
@@ -78,7 +137,8 @@ class _CollectCoordinator(SinkCoordinator):
         self._results = results
 
     def handle(self, subtask: int, attempt: int, payload: Any) -> None:
-        self._results._add(payload, lambda: self._context.send_to_writer(subtask, None))
+        self._results._attempt_goes_on(attempt)
+        self._results._add(payload, lambda: self._context.send_to_writer(subtask, attempt))
 
     def close(self, error: Optional[BaseException]) -> None:
         self._results._end(error)
@@ -98,6 +158,9 @@ class CollectResults(Generic[T]):
         self._ended = False
         self._closed = False
         self._error: Optional[BaseException] = None
+        self._attempt = 0
+        self._some_taken = False
+        self.commits: set[tuple[str, int]] = set()  # run and checkpoint of those that are here
         self.on_close: Optional[Callable[[], None]] = None
 
     def _add(self, pickles: list[bytes], taken: Callable[[], None]) -> None:
@@ -109,9 +172,24 @@ class CollectResults(Generic[T]):
         if closed:
             taken()
 
+    def _attempt_goes_on(self, attempt: int) -> None:
+        """Records come from this attempt: all that came from an older one comes again."""
+        with self._changed:
+            if attempt <= self._attempt:
+                return
+            self._attempt = attempt
+            self._batches.clear()
+            if self._some_taken and self._error is None:
+                self._error = ExternalError(
+                    "could not go on collecting the records of a stream",
+                    why="the job has restarted from its beginning, and some of them have been taken already",
+                    do="enable checkpoints (env.enable_checkpointing), or read the result from a sink",
+                )
+                self._changed.notify_all()
+
     def _end(self, error: Optional[BaseException]) -> None:
         with self._changed:
-            self._ended, self._error = True, error
+            self._ended, self._error = True, self._error or error
             self._changed.notify_all()
 
     def fail(self, error: Optional[BaseException]) -> None:
@@ -129,15 +207,18 @@ class CollectResults(Generic[T]):
             for value in self._current:
                 return value
             with self._changed:
-                while not (self._batches or self._ended or self._closed):
+                while not (self._batches or self._ended or self._closed or self._error):
                     self._changed.wait(_WAIT_S)
                 if self._closed:
                     raise StopIteration
+                if self._error is not None and not self._ended:
+                    raise self._error
                 if not self._batches:
                     if self._error is not None:
                         raise self._error
                     raise StopIteration
                 pickles, taken = self._batches.popleft()
+                self._some_taken = True
             taken()
             self._current = iter([value for data in pickles for value in pickle.loads(data)])
 

@@ -18,8 +18,8 @@ class DriverWriter(SinkWriter[T]):
     """Sends batches to the sink's coordinator, and has no room while ``window_batches`` of them, or 8 MiB, are
     on their way or wait there: a slow driver slows the job down instead of filling its memory.
 
-    A subclass writes ``encode``.  The coordinator sends any value back for each batch that it is done
-    with.
+    A subclass writes ``encode``.  The coordinator sends the attempt of the writer back for each batch that it is
+    done with; those of an attempt that has failed are nobody's any more.
 
     Args:
         batch_records: records that are gathered before they are sent, unless they make 1 MiB or the input
@@ -70,4 +70,5 @@ class DriverWriter(SinkWriter[T]):
             self._context.send_to_coordinator(batch)
 
     def handle_coordinator_event(self, payload: Any) -> None:
-        self._unanswered_bytes -= self._unanswered.popleft()
+        if payload == self._context.attempt_number():
+            self._unanswered_bytes -= self._unanswered.popleft()

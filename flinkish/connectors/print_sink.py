@@ -88,7 +88,7 @@ class _PrintCoordinator(SinkCoordinator):
         self._context = context
         self._to_stderr = to_stderr
         # Bounded by the writers' windows.
-        self._batches: queue.SimpleQueue[Optional[tuple[int, list[str]]]] = queue.SimpleQueue()
+        self._batches: queue.SimpleQueue[Optional[tuple[int, int, list[str]]]] = queue.SimpleQueue()
         self._thread: Optional[threading.Thread] = None
         self._warned = False
 
@@ -96,11 +96,11 @@ class _PrintCoordinator(SinkCoordinator):
         if self._thread is None:
             self._thread = threading.Thread(target=self._print, name="print-sink", daemon=True)
             self._thread.start()
-        self._batches.put((subtask, payload))
+        self._batches.put((subtask, attempt, payload))
 
     def _print(self) -> None:
         while (entry := self._batches.get()) is not None:
-            subtask, lines = entry
+            subtask, attempt, lines = entry
             # Looked up each time: a notebook or a test may have replaced it.
             stream = sys.stderr if self._to_stderr else sys.stdout
             try:
@@ -110,7 +110,7 @@ class _PrintCoordinator(SinkCoordinator):
                 if not self._warned:
                     log.warning("could not print, lines are dropped error=%r", error)
                     self._warned = True
-            self._context.send_to_writer(subtask, None)
+            self._context.send_to_writer(subtask, attempt)
 
     def close(self, error: Optional[BaseException]) -> None:
         """What has arrived is printed before the job counts as ended."""

@@ -236,10 +236,13 @@ class SourceReader(abc.ABC, Generic[T, SplitT]):
     def handle_source_event(self, event: Any) -> None: ...
 
     def snapshot_state(self, checkpoint_id: int) -> list[SplitT]:
-        """The splits with their positions: where a restored reader goes on."""
+        """The splits with their positions: where a restored reader goes on.  Called between two polls, when
+        all that was collected has been processed."""
         return []
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None: ...
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None: ...
 
     def close(self) -> None: ...
 
@@ -285,6 +288,10 @@ class WriterInitContext(SubtaskContext):
 
     @abc.abstractmethod
     def operator_id(self) -> str: ...
+
+    def restored_checkpoint_id(self) -> Optional[int]:
+        """The checkpoint or savepoint that the job goes on from; None: it begins anew."""
+        return None
 
     @abc.abstractmethod
     def send_to_coordinator(self, payload: Any) -> None:
@@ -365,6 +372,8 @@ class SinkWriter(abc.ABC, Generic[T]):
         return []
 
     def snapshot_state(self, checkpoint_id: int) -> list[Any]:
+        """Picklable entries for `Sink.restore_writer`; called after ``prepare_commit``.  With another parallelism
+        they are spread over the writers."""
         return []
 
     def handle_coordinator_event(self, payload: Any) -> None:
@@ -378,16 +387,41 @@ class SinkWriter(abc.ABC, Generic[T]):
         ``Committer.commit`` publishes that, or ``Committer.abort`` removes it."""
 
 
+@dataclass(frozen=True)
+class CommitId:
+    """Names what one checkpoint publishes through one sink, for ever: a repetition has the same, the next
+    one of the same run a higher ``checkpoint_id``.  A job that a user restores by hand is a new run."""
+
+    job_id: str
+    run_id: str
+    checkpoint_id: int
+    operator_id: str
+
+
 class Committer(abc.ABC):
     """Publishes what writers prepared; in the JobManager, off its loop.  Must be idempotent."""
 
     @abc.abstractmethod
     def commit(self, committables: Iterable[Any]) -> None:
-        """Publish.  At the end of a bounded job it is called once with those of all subtasks."""
+        """Publish.  In a job without checkpoints it is called once, at the job's end, with what all
+        subtasks have prepared, be it nothing."""
+
+    def commit_checkpoint(self, committables: Iterable[Any], commit_id: CommitId) -> None:
+        """Publish what a checkpoint has made final; in the order of checkpoints, after its metadata are
+        durable.  Called again when it is not known whether the first call succeeded: after an error, and
+        whenever the job goes on from that checkpoint.  By default ``commit``."""
+        self.commit(committables)
+
+    def job_finished(self) -> None:
+        """The job has finished, and all is published."""
 
     def abort(self, committables: Iterable[Any]) -> None:
-        """The job failed or was cancelled before commit: remove what was prepared, that is what
+        """Tasks failed or were cancelled before commit: remove what was prepared, that is these, which
         ``SinkWriter.prepare_commit`` returned; all else the writers have removed in ``close``."""
+
+    def remove_leftovers(self, kept: Iterable[Any]) -> None:
+        """No task of the job runs now.  Remove what killed writers have left behind, and nothing that ``kept``
+        (committables) needs: it is to be published yet, or a savepoint has it."""
 
     def close(self) -> None: ...
 
@@ -421,6 +455,10 @@ class Sink(abc.ABC, Generic[T]):
     @abc.abstractmethod
     def create_writer(self, context: WriterInitContext) -> SinkWriter[T]: ...
 
+    def restore_writer(self, context: WriterInitContext, writer_states: list[Any]) -> SinkWriter[T]:
+        """In place of ``create_writer`` where entries of ``SinkWriter.snapshot_state`` were restored."""
+        return self.create_writer(context)
+
     def create_committer(self) -> Optional[Committer]:
         """Called in the driver; None: nothing to commit."""
         return None
@@ -437,3 +475,7 @@ class Sink(abc.ABC, Generic[T]):
 
     def validate(self) -> None:
         """Called in the driver before the job starts: refuse early (a folder that is not empty)."""
+
+    def validate_restored(self) -> None:
+        """Called in place of ``validate`` where the job goes on from a checkpoint or savepoint: what it has
+        written before is there, must stay, and is no reason to refuse."""

@@ -15,6 +15,7 @@ from flinkish.common.execution_config import check_max_parallelism, check_parall
 from flinkish.common.time import TimeLike, to_milliseconds
 from flinkish.common.typeinfo import TypeInformation, Types
 from flinkish.common.watermark_strategy import WatermarkStrategy
+from flinkish.datastream.checkpointing_mode import CheckpointingMode
 from flinkish.datastream.fields import Field, Projection, check_field, declared_field_type
 from flinkish.datastream.function_adapters import (
     CallableSinkFunction,
@@ -505,14 +506,17 @@ class DataStream(_OperatorSettings):
             limit: return a list of at most that many records, and cancel what is left of the job.
         Returns:
             a list with ``limit``, else an iterator over the records while the job runs; close it
-            (``with``), which cancels a job that still runs.
+            (``with``), which cancels a job that still runs.  With checkpoints records come with each complete one.
         """
-        from flinkish.connectors.collect_sink import CollectSink
+        from flinkish.connectors.collect_sink import CheckpointedCollectSink, CollectSink
         from flinkish.datastream.closeable_iterator import CloseableIterator
 
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
             raise InvalidJobError(f"the limit must be an int of at least 0, not {limit!r}")
-        sink: CollectSink = CollectSink()
+        checkpoints = self.environment.get_checkpoint_config()
+        exactly_once = checkpoints.get_checkpointing_mode() is CheckpointingMode.EXACTLY_ONCE
+        by_checkpoints = checkpoints.is_checkpointing_enabled() and exactly_once
+        sink: CollectSink = CheckpointedCollectSink() if by_checkpoints else CollectSink()
         collected = self.sink_to(sink).name("Data stream collect sink")
         parallelism = _common_parallelism(self.transformation)
         if parallelism is not None:  # the records of one subtask stay in order

@@ -22,6 +22,7 @@ from flinkish.datastream.state import (
     ListStateDescriptor,
     MapState,
     MapStateDescriptor,
+    OperatorStateStore,
     ReadOnlyBroadcastState,
     ReducingState,
     ReducingStateDescriptor,
@@ -48,12 +49,16 @@ __all__ = [
     "AsyncRetryStrategy",
     "BaseBroadcastProcessFunction",
     "BroadcastProcessFunction",
+    "CheckpointListener",
+    "CheckpointedFunction",
     "CoFlatMapFunction",
     "CoMapFunction",
     "CoProcessFunction",
     "FilterFunction",
     "FlatMapFunction",
     "Function",
+    "FunctionInitializationContext",
+    "FunctionSnapshotContext",
     "FunctionWrapper",
     "KeySelector",
     "KeyedBroadcastProcessFunction",
@@ -138,6 +143,63 @@ class Function(abc.ABC):
 
     def close(self) -> None:
         """Called once at the end, also after a failure."""
+
+
+# ---- checkpoints --------------------------------------------------------------------------------
+
+
+class FunctionSnapshotContext(abc.ABC):
+    @abc.abstractmethod
+    def get_checkpoint_id(self) -> int: ...
+
+    @abc.abstractmethod
+    def get_checkpoint_timestamp(self) -> int:
+        """When the JobManager began the checkpoint, ms since the epoch."""
+
+
+class FunctionInitializationContext(abc.ABC):
+    @abc.abstractmethod
+    def is_restored(self) -> bool:
+        """Whether the job goes on from a checkpoint or savepoint."""
+
+    @abc.abstractmethod
+    def get_restored_checkpoint_id(self) -> Optional[int]: ...
+
+    @abc.abstractmethod
+    def get_operator_state_store(self) -> OperatorStateStore: ...
+
+    @abc.abstractmethod
+    def get_keyed_state_store(self) -> KeyedStateStore:
+        """Of an operator on a keyed stream; others have none, and say so when state is asked for."""
+
+
+class CheckpointedFunction(abc.ABC):
+    """Beside a function class: state of the subtask, without a key.  (Flink has it for Java; the names are
+    its names.)
+
+    >>> class Numbering(MapFunction, CheckpointedFunction): ...
+    """
+
+    @abc.abstractmethod
+    def snapshot_state(self, context: FunctionSnapshotContext) -> None:
+        """Put what must be kept into the states that `initialize_state` got.  Called at each barrier, between
+        two records, on the slot's thread; what it raises fails the task."""
+
+    @abc.abstractmethod
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        """Called once, before `Function.open`: get states, and take over what was restored in them."""
+
+
+class CheckpointListener(abc.ABC):
+    """Beside a function class, a reader or a sink writer: told what became of a checkpoint.  A notice may
+    be lost (the task failed before), so the next one must do for those before it."""
+
+    @abc.abstractmethod
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """It is durable.  Called on the slot's thread between two records; what it raises fails the task."""
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """It was given up."""
 
 
 # ---- one record ---------------------------------------------------------------------------------

@@ -153,8 +153,19 @@ class BroadcastState(ReadOnlyBroadcastState[K, V], _WritableMap[K, V]):
 
 
 class OperatorStateStore(abc.ABC):
+    """State of one subtask of an operator, without a key."""
+
     @abc.abstractmethod
-    def get_broadcast_state(self, state_descriptor: "MapStateDescriptor") -> BroadcastState: ...
+    def get_broadcast_state(self, state_descriptor: "MapStateDescriptor") -> BroadcastState:
+        """A map that is the same in all subtasks; after a restore each has a copy."""
+
+    @abc.abstractmethod
+    def get_list_state(self, state_descriptor: "ListStateDescriptor") -> "ListState":
+        """A list.  After a restore with another parallelism its entries are spread over the subtasks."""
+
+    @abc.abstractmethod
+    def get_union_list_state(self, state_descriptor: "ListStateDescriptor") -> "ListState":
+        """A list.  After a restore each subtask has the entries of all, and keeps what is its own."""
 
 
 # ---- descriptors --------------------------------------------------------------------------------

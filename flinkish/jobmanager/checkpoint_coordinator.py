@@ -84,7 +84,7 @@ from flinkish.messages.checkpoints import (
     CheckpointOptions,
     CompletedCheckpoint,
     DeclineCheckpoint,
-    EndOfData,
+    NotifyEndOfData,
     SnapshotKind,
     TriggerCheckpoint,
 )
@@ -190,7 +190,7 @@ class CheckpointCoordinator:
                 if pending is None or execution not in pending.waiting:
                     return []  # it is given up already, or of another attempt
                 return self._give_up(pending, reason, now_ms, failure.error, by_task=True)
-            case EndOfData(execution):
+            case NotifyEndOfData(execution):
                 self.at_end |= {execution} & self.running
                 return []
             case CoordinatorSnapshotted():
@@ -346,7 +346,6 @@ class CheckpointCoordinator:
         # An interval shorter than the pause makes no sense, Flink takes the pause then too.
         interval_ms = max(self.configuration.interval_ms or 0, self.configuration.min_pause_ms)
         self.next_periodic_ms = now_ms + interval_ms
-        self.next_final_ms = now_ms + _FINAL_RETRY_MS
 
     def _coordinator_snapshotted(self, event: CoordinatorSnapshotted, now_ms: int) -> list:
         pending = self.pending.get(event.checkpoint_id)
@@ -538,6 +537,8 @@ class CheckpointCoordinator:
     ) -> list:
         del self.pending[pending.checkpoint_id]
         self.failed_count += 1
+        if self.running <= pending.at_end:
+            self.next_final_ms = now_ms + _FINAL_RETRY_MS  # or the final one would be tried without a pause
         failure = self._failure(pending, reason, error, now_ms)
         line = f"gave up {pending.name} job={self.job_id} reason={reason.name}"
         effects: list = [Warn(f"{line} why={failure.why!r}") if reason.counts else Inform(line)]
@@ -705,6 +706,11 @@ class CheckpointCoordinator:
     def has_unpublished(self) -> bool:
         """The job must not end yet: complete checkpoints are to be published."""
         return bool(self.committables.commits)
+
+    @property
+    def is_storing(self) -> bool:
+        """A checkpoint that all have acknowledged is not complete yet."""
+        return any(pending.phase in (Phase.ACKNOWLEDGED, Phase.STORING) for pending in self.pending.values())
 
     def describe(self) -> dict:
         """For the REST API: plain data."""

@@ -36,6 +36,7 @@ class Committables:
     commits: list[CheckpointCommit] = field(default_factory=list)  # not known to be published
     prepared: dict[Prepared, Mapping[str, bytes]] = field(default_factory=dict)
     saved: set[Prepared] = field(default_factory=set)  # of ``prepared``: a savepoint has them too
+    left_alone: list[Mapping[str, bytes]] = field(default_factory=list)  # of savepoints, not prepared any more
     committing: bool = False  # the first of ``commits``
     held: bool = False  # one has failed
 
@@ -95,10 +96,29 @@ class Committables:
         again.  ``storing``: of a checkpoint whose fate is open."""
         orphans = {key for key in self.prepared if key[1] not in executions and key not in storing}
         committables = self._by_operator(orphans - self.saved)
+        self.left_alone += [self.prepared[key] for key in sorted(orphans & self.saved)]
         for key in orphans:
             del self.prepared[key]
         self.saved -= orphans
         return [AbortCommittables(self.job_id, committables)] if committables else []
+
+    def take_prepared(self) -> dict[str, tuple[bytes, ...]]:
+        """All tasks have finished and no checkpoint will come: what it would publish, by operator."""
+        committables = self._by_operator(self.prepared)
+        self.prepared.clear()
+        self.saved.clear()
+        return committables
+
+    def kept(self) -> dict[str, tuple[bytes, ...]]:
+        """What must not be removed although no task runs: it may be published yet, or a savepoint has it."""
+        found = self._by_operator(self.prepared)
+        for commit in self.commits:
+            for operator_id, committables in commit.committables.items():
+                found[operator_id] = (*found.get(operator_id, ()), *committables)
+        for of_savepoint in self.left_alone:
+            for operator_id, blob in of_savepoint.items():
+                found[operator_id] = (*found.get(operator_id, ()), blob)
+        return found
 
     def check(self) -> None:
         """Assert what holds between any two steps."""

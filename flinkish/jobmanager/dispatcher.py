@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
-from typing import Any, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Mapping, Optional
 
 from flinkish.common.job_status import JobStatus
-from flinkish.errors import FlinkishError
+from flinkish.errors import FlinkishError, InvalidJobError
 from flinkish.jobmanager.events import (
     Aborted,
     CancelRequested,
+    CheckpointEvent,
     Committed,
     CommitterStarted,
     CoordinatorFailed,
@@ -39,11 +40,16 @@ from flinkish.jobmanager.events import (
     SlotSaid,
     SlotsRefused,
     SlotStandsStill,
+    SnapshotRequested,
+    SnapshotResult,
     Tick,
 )
 from flinkish.jobmanager.job_master import JobMaster
 from flinkish.jobmanager.resource_manager import ResourceManager, SlotState
 from flinkish.messages.control import MetricsReport
+
+if TYPE_CHECKING:
+    import random
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,10 @@ class ArchivedJob:
 
 @dataclass
 class Dispatcher:
+    """``rng``: for the jitter of restart strategies; a job that may restart needs it."""
+
     resource_manager: ResourceManager
+    rng: "Optional[random.Random]" = None
     archive_size: int = 100
     jobs: dict[str, JobMaster] = field(default_factory=dict)
     archive: "OrderedDict[str, ArchivedJob]" = field(default_factory=OrderedDict)
@@ -72,13 +81,15 @@ class Dispatcher:
         match event:
             case JobSubmitted(job):
                 assert job.job_id not in self.jobs, f"job {job.job_id} was submitted twice"
-                master = self.jobs[job.job_id] = JobMaster(job)
+                master = self.jobs[job.job_id] = JobMaster(job, self.rng)
                 self._run(master.start(now_ms), now_ms, effects)
             case SlotSaid(connection, message):
                 self._slot_said(connection, message, now_ms, effects)
             case CancelRequested() | CoordinatorSaid() | CoordinatorFailed():
                 self._to_job(event.job_id, event, now_ms, effects)
-            case CommitterStarted() | Committed() | Aborted():
+            case CheckpointEvent(job_id, SnapshotRequested(request_id)) if job_id not in self.jobs:
+                effects.append(SnapshotResult(request_id, error=self._no_job(job_id)))
+            case CommitterStarted() | Committed() | Aborted() | CheckpointEvent():
                 self._to_job(event.job_id, event, now_ms, effects)
             case Tick():
                 self._run(self.resource_manager.step(event, now_ms), now_ms, effects)
@@ -87,6 +98,10 @@ class Dispatcher:
             case _:
                 self._run(self.resource_manager.step(event, now_ms), now_ms, effects)
         return effects
+
+    def _no_job(self, job_id: str) -> InvalidJobError:
+        why = f"the job is {self.archive[job_id].status}" if job_id in self.archive else "there is no such job"
+        return InvalidJobError("could not take a snapshot", where=f"job {job_id}", why=why)
 
     def _to_job(self, job_id: str, event, now_ms: int, effects: list) -> None:
         master = self.jobs.get(job_id)

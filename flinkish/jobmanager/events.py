@@ -8,7 +8,7 @@ the secret.  A last group never leaves the Dispatcher: it is how its cores talk 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Union
 
 from flinkish.errors import FlinkishError
@@ -149,6 +149,15 @@ class Aborted:
 
 
 @dataclass(frozen=True)
+class CheckpointEvent:
+    """An event for the CheckpointCoordinator of this job: CoordinatorSnapshotted, MetadataStored,
+    CheckpointCommitted or SnapshotRequested."""
+
+    job_id: str
+    event: Any
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed.  ``launch_waiting``: what the launcher says that it waits for.
 
@@ -175,6 +184,7 @@ Event = Union[
     CommitterStarted,
     Committed,
     Aborted,
+    CheckpointEvent,
     Tick,
 ]
 
@@ -209,10 +219,19 @@ class LaunchSupervisors:
 
 @dataclass(frozen=True)
 class StartCoordinators:
-    """Start the job's enumerators, before any reader of this attempt registers."""
+    """Start the job's enumerators, before any reader of this attempt registers; the attempt goes on from
+    ``checkpoint``, None: it begins anew."""
 
     job_id: str
     attempt: int
+    checkpoint: Optional[CompletedCheckpoint] = None
+
+
+@dataclass(frozen=True)
+class StopCoordinators:
+    """Close the enumerators of the attempt that has failed."""
+
+    job_id: str
 
 
 @dataclass(frozen=True)
@@ -234,14 +253,31 @@ class ToCoordinator:
 
 @dataclass(frozen=True)
 class CommitSinks:
+    """All tasks have finished: publish what writers have handed over at the end of their input, behind
+    ``prepared`` (by operator id), which came with savepoints."""
+
     job_id: str
     attempt: int
+    prepared: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class AbortSinks:
+    """All tasks have ended: remove what this attempt has prepared and left behind, but not ``kept`` (by
+    operator id), which is to be published still, or lies in a savepoint."""
+
     job_id: str
     attempt: int
+    kept: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CheckpointEffect:
+    """An order of the CheckpointCoordinator to the shell, for this job: SnapshotCoordinators,
+    NotifyCoordinators, StoreMetadata, CommitCheckpoint, AbortCommittables, DiscardCheckpoint or DiscardFiles."""
+
+    job_id: str
+    effect: Any
 
 
 @dataclass(frozen=True)
@@ -283,10 +319,12 @@ Effect = Union[
     LaunchSlots,
     LaunchSupervisors,
     StartCoordinators,
+    StopCoordinators,
     DeployToSlot,
     ToCoordinator,
     CommitSinks,
     AbortSinks,
+    CheckpointEffect,
     ExecutionChanged,
     JobStatusChanged,
     Inform,
@@ -298,12 +336,14 @@ Effect = Union[
 
 @dataclass(frozen=True)
 class RequestSlots:
-    """JobMaster to ResourceManager.  ``timeout_ms`` None: the cluster's ``slot.request.timeout``."""
+    """JobMaster to ResourceManager.  ``timeout_ms`` None: the cluster's ``slot.request.timeout``.
+    ``replacement``: for slots that the job has lost; it keeps the others meanwhile."""
 
     job_id: str
     job_name: str
     count: int
     timeout_ms: Optional[int] = None
+    replacement: bool = False
 
 
 @dataclass(frozen=True)
@@ -385,7 +425,7 @@ class SendToSlot:
 
 # ---- checkpoints: between JobMaster, CheckpointCoordinator and shell -------------------------------
 #
-# Further events of the CheckpointCoordinator are the messages AcknowledgeCheckpoint, DeclineCheckpoint and EndOfData.
+# The messages AcknowledgeCheckpoint, DeclineCheckpoint and NotifyEndOfData are events of the coordinator as they are.
 
 
 @dataclass(frozen=True)
@@ -582,6 +622,8 @@ class Story:
     def add(self, now_ms: int, event: Any) -> None:
         if isinstance(event, (Tick, SupervisorReported)):
             return
+        if isinstance(event, CheckpointEvent):
+            event = event.event
         if isinstance(event, (SlotSaid, FromSlot)):
             message = event.message
             if isinstance(message, MetricsReport):

@@ -1,37 +1,55 @@
-"""One job: its status, its executions, what happens when something fails, and its end.
+"""One job: its status, its attempts, what happens when something fails, and its end.
 
 Status, Flink's ``JobStatus``::
 
-    CREATED -> RUNNING ──all tasks FINISHED, sinks committed──> FINISHED
-                 │  │
-                 │  └──a failure──> FAILING ──all tasks ended, sinks aborted──> FAILED
-                 └──cancel──> CANCELLING ──all tasks ended, sinks aborted──> CANCELED
+    CREATED -> RUNNING ──all tasks FINISHED, all published──> FINISHED
+               │  ^  │
+               │  │  └──a failure that ends the job──> FAILING ──all tasks ended, sinks aborted──> FAILED
+               │  │                                       ^
+               │  └──next attempt deployed── RESTARTING ──┘
+               │                                 ^
+               ├──a failure──────────────────────┘
+               └──cancel (from RESTARTING too)──> CANCELLING ──all tasks ended, sinks aborted──> CANCELED
 
 The states of its executions are in ``flinkish.graph.execution_graph``.
 
 An attempt goes in steps, each for all slots at once: slots allocated, tasks deployed (no user code
 yet, channels connected), tasks started.  So no record meets a peer that is not there.
 
-The first failure is the job's cause.  One exception: when a slot dies, its peers may report the
+**After a failure** all tasks are cancelled: what they had in flight is lost.  If the error is one that another
+try can mend, and the restart strategy allows it, the job is RESTARTING.  The next attempt is deployed when the
+delay is over, all tasks have ended, what complete checkpoints publish is published, the CheckpointCoordinator
+has said from which one to go on, and each lost slot has been replaced.  Living slots are used again.
+A replacement is asked for at once when a slot is lost.  From the end of the delay until all tasks run, recovery has
+``recovery_timeout_ms``; then the job fails, and says what it waited for.
+
+The first failure is the attempt's cause.  One exception: when a slot dies, its peers may report the
 broken connection before the loss of the slot is known; such a *consequence* gives way to the
 first failure that is none.  A slot that ends although its tasks run says why (SlotFailed) before they
-become CANCELED.
+become CANCELED; it is killed and replaced, not used again.
 
 Cancelling is bounded.  User code that still runs is interrupted every ``cancellation_interval_ms``;
 what has not ended after ``cancellation_timeout_ms`` is killed with its slot; after as long again the
-JobMaster stops waiting.  So is the wait for committers of a job that has failed or been cancelled.  Those
-that publish have all the time they need: what they do cannot be taken back.  Only who cancels meanwhile
-says that it takes too long; if they have not ended ``cancellation_timeout_ms`` later, the job fails.
+JobMaster stops waiting, and a job that was to restart fails.  So is the wait for committers of a job that has
+failed or been cancelled.  Those that publish have all the time they need: what they do cannot be taken back.
+Only who cancels meanwhile says that it takes too long; if they have not ended ``cancellation_timeout_ms``
+later, the job fails.
+
+**Events of coordinators** (enumerators) to readers go out in order.  From a coordinator's snapshot on they are
+held until the readers have been told of the checkpoint: then what the snapshot does not have, comes behind the barrier.
 
 Invariants, see ``check``: a job that has ended has only executions that have ended, FINISHED only
-FINISHED ones; FAILED and FAILING have a cause; commits run only after the last task.
+FINISHED ones; FAILED, FAILING and RESTARTING have a cause; sinks are committed and aborted only after the last task;
+a job that waits for its next attempt holds or has asked for all slots it needs; every wait for tasks is bounded.
+
+Source: Flink's ``DefaultScheduler``, ``ExecutionFailureHandler``, ``SubtaskGatewayImpl``.
 """
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from flinkish.common.job_status import JobStatus
 from flinkish.errors import ConnectionLostError, ExternalError, FlinkishError, InternalError
@@ -42,33 +60,63 @@ from flinkish.graph.execution_graph import (
     slots_needed,
 )
 from flinkish.graph.job_graph import JobGraph
+from flinkish.jobmanager.checkpoint_coordinator import CheckpointConfiguration, CheckpointCoordinator
+from flinkish.jobmanager.checkpoint_plan import checkpointed_vertices
+from flinkish.jobmanager.completed_checkpoints import CheckpointRetention, CompletedCheckpoints
+from flinkish.jobmanager.coordinator_gateway import CoordinatorGateways
 from flinkish.jobmanager.events import (
     Aborted,
     AbortSinks,
     CancelRequested,
+    CheckpointEffect,
+    CheckpointEvent,
     Committed,
     CommitSinks,
     CommitterStarted,
     CoordinatorFailed,
     CoordinatorSaid,
+    CoordinatorSnapshotted,
     DeployToSlot,
+    DiscardCheckpoint,
     ExecutionChanged,
+    FailJob,
     FromSlot,
+    Inform,
     InterruptSlots,
+    JobEnding,
     JobStatusChanged,
     KillSlots,
+    Recover,
+    ReleaseCoordinators,
     ReleaseSlots,
     RequestSlots,
+    RestoreFrom,
+    SendToAllTasks,
+    SendToExecution,
     SendToSlot,
     SlotLost,
     SlotsAllocated,
     SlotsRefused,
     SlotStandsStill,
+    SnapshotResult,
     StartCoordinators,
+    StopCoordinators,
     Story,
+    TaskFinished,
+    TasksRunning,
+    TasksStopped,
     Tick,
     ToCoordinator,
     Warn,
+)
+from flinkish.jobmanager.exception_history import ExceptionHistory, RootException
+from flinkish.jobmanager.restart_strategy import NoRestart, RestartStrategy
+from flinkish.messages.checkpoints import (
+    JOB_MANAGER_STORAGE,
+    AcknowledgeCheckpoint,
+    CompletedCheckpoint,
+    DeclineCheckpoint,
+    NotifyEndOfData,
 )
 from flinkish.messages.control import (
     CancelTasks,
@@ -80,7 +128,43 @@ from flinkish.messages.control import (
 )
 from flinkish.messages.deployment import ExecutionAttemptID, SlotAddress
 
+if TYPE_CHECKING:
+    import random
+
 _FOR_EVER_MS = 10**15
+_PROGRESS_MS = 10_000  # how often a recovery that takes long says so
+
+
+@dataclass(frozen=True)
+class CheckpointSettings:
+    """What the CheckpointCoordinator of a job begins with.
+
+    ``coordinated``: operators whose coordinators take snapshots.  ``restored``: the checkpoint that the job begins
+    with, which ``owned`` says it may discard; its id is lower than all that this job will use."""
+
+    configuration: CheckpointConfiguration = CheckpointConfiguration(JOB_MANAGER_STORAGE)
+    coordinated: frozenset[str] = frozenset()
+    run_id: str = ""
+    retained_max: int = 1
+    retention: CheckpointRetention = CheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
+    restored: Optional[CompletedCheckpoint] = None
+    owned: bool = False
+    flinkish_version: str = ""
+
+    def create_coordinator(self, job_graph: JobGraph) -> CheckpointCoordinator:
+        completed = CompletedCheckpoints(job_graph.job_id, self.retained_max, self.retention)
+        if self.restored is not None:
+            completed.restore(self.restored, self.owned)
+        return CheckpointCoordinator(
+            job_graph.job_id,
+            job_graph.job_name,
+            self.run_id,
+            checkpointed_vertices(job_graph, self.coordinated),
+            self.configuration,
+            completed,
+            1 if self.restored is None else self.restored.checkpoint_id + 1,
+            self.flinkish_version,
+        )
 
 
 @dataclass(frozen=True)
@@ -90,7 +174,7 @@ class JobDescription:
     ``operators``: (operator id, vertex id) of those with a coordinator in the driver.
     ``commits``: a sink may have a committer.
     ``cancellation_interval_ms`` 0: never interrupt.  ``cancellation_timeout_ms`` 0: wait for ever.
-    ``slot_request_timeout_ms`` None: the cluster's."""
+    ``slot_request_timeout_ms`` None: the cluster's.  ``restart_strategy`` serves this job alone."""
 
     job_graph: JobGraph
     operators: tuple[tuple[str, str], ...] = ()
@@ -98,6 +182,9 @@ class JobDescription:
     cancellation_interval_ms: int = 1_000
     cancellation_timeout_ms: int = 10_000
     slot_request_timeout_ms: Optional[int] = None
+    checkpoints: CheckpointSettings = CheckpointSettings()
+    restart_strategy: RestartStrategy = field(default_factory=NoRestart)
+    recovery_timeout_ms: int = 600_000
 
     @property
     def job_id(self) -> str:
@@ -109,22 +196,43 @@ class JobDescription:
 
 
 class Closing(enum.Enum):
-    """What runs off the loop after the last task, before the job ends."""
+    """What runs off the loop after the last task, before the job ends or restarts."""
 
+    PUBLISHING = "PUBLISHING"  # complete checkpoints
     COMMITTING = "COMMITTING"
     ABORTING = "ABORTING"
 
 
 @dataclass
+class NextAttempt:
+    """What it waits for; all of it, then it is deployed."""
+
+    due_ms: int = 0  # the end of the restart strategy's delay
+    tasks_ended: bool = True
+    restore_asked: bool = False
+    restore_known: bool = False
+    checkpoint: Optional[CompletedCheckpoint] = None
+
+
+@dataclass
 class JobMaster:
+    """``rng``: for the restart strategy's jitter."""
+
     job: JobDescription
+    rng: "Optional[random.Random]" = None
     attempt: int = 0
     status: JobStatus = JobStatus.CREATED
     cause: Optional[FlinkishError] = None
     cause_is_consequence: bool = False
-    slots: tuple[SlotAddress, ...] = ()
+    next_attempt: Optional[NextAttempt] = None
+    held: dict[str, SlotAddress] = field(default_factory=dict)  # slots that the job has
+    requested: int = 0  # slots asked for
+    dying: set[str] = field(default_factory=set)  # slots that have said that they end
+    slots: tuple[SlotAddress, ...] = ()  # of this attempt
     deployed: set[str] = field(default_factory=set)
     started: bool = False
+    all_run: bool = False  # every task is RUNNING or has FINISHED
+    ended_early: list[NotifyEndOfData] = field(default_factory=list)  # said before all tasks ran
     closing: Optional[Closing] = None
     closing_warn_ms: int = _FOR_EVER_MS  # when it is said that committers take long
     closing_deadline_ms: int = _FOR_EVER_MS  # when they are not waited for any more
@@ -132,13 +240,22 @@ class JobMaster:
     cancel_deadline_ms: Optional[int] = None
     interrupt_ms: int = _FOR_EVER_MS  # when user code is interrupted next
     killed: bool = False
+    failed_ms: Optional[int] = None  # when the attempt failed that the job recovers from
+    recovery_deadline_ms: int = _FOR_EVER_MS
+    progress_ms: int = _FOR_EVER_MS  # when it is said how far a recovery is
     executions: dict[tuple[str, int], ExecutionVertex] = field(default_factory=dict)
     held_events: dict[tuple[str, int], list[OperatorEvent]] = field(default_factory=dict)
+    gateways: CoordinatorGateways = field(default_factory=CoordinatorGateways)
     status_times_ms: dict[str, int] = field(default_factory=dict)
+    exceptions: ExceptionHistory = field(default_factory=ExceptionHistory)
     story: Story = field(default_factory=Story)
+    checkpoints: CheckpointCoordinator = field(init=False)
 
     def __post_init__(self) -> None:
-        self._place([f"slot {number}" for number in range(slots_needed(self.job.job_graph))])
+        self.checkpoints = self.job.checkpoints.create_coordinator(self.job.job_graph)
+        self.needed = slots_needed(self.job.job_graph)
+        self._vertex_of = dict(self.job.operators)
+        self._place([f"slot {number}" for number in range(self.needed)])
 
     def _place(self, slots: list[str]) -> None:
         graph = create_execution_graph(self.job.job_graph, self.attempt, slots)
@@ -151,16 +268,15 @@ class JobMaster:
     def start(self, now_ms: int) -> list:
         """The first step: ask for slots."""
         self.status_times_ms[JobStatus.CREATED.name] = now_ms
-        return [
+        self.next_attempt = NextAttempt(now_ms)
+        effects = [
             *self._move(JobStatus.RUNNING, now_ms),
             *self._all_to(ExecutionState.SCHEDULED),
-            RequestSlots(
-                self.job.job_id,
-                self.job.job_name,
-                slots_needed(self.job.job_graph),
-                self.job.slot_request_timeout_ms,
-            ),
+            *self._request_slots(),
         ]
+        if self.job.checkpoints.restored is not None:
+            self._recovery_begins(now_ms, now_ms)
+        return effects + self._go_on(now_ms)
 
     def step(self, event, now_ms: int) -> list:
         """Apply one event; return what must be done, in order."""
@@ -169,9 +285,12 @@ class JobMaster:
         self.story.add(now_ms, event)
         match event:
             case SlotsAllocated(_, slots):
-                return self._deploy(slots)
+                self.requested -= len(slots)
+                self.held.update((slot.slot_id, slot) for slot in slots)
+                return self._go_on(now_ms)
             case SlotsRefused(_, error):
-                return self._fail(error, now_ms)
+                self.requested = 0
+                return self._refused(error, now_ms)
             case FromSlot(slot_id, message):
                 return self._slot_said(slot_id, message, now_ms)
             case SlotLost(_, slot_id, error):
@@ -179,9 +298,11 @@ class JobMaster:
             case SlotStandsStill():
                 return self._slot_stands_still(event)
             case CoordinatorSaid() if event.attempt == self.attempt:
-                return self._coordinator_said(event)
+                return self._coordinator_said(event) if self.gateways.pass_on(event) else []
             case CoordinatorFailed(_, attempt, error) if attempt == self.attempt:
                 return [] if self.closing else self._fail(error, now_ms)
+            case CheckpointEvent(_, for_checkpoints):
+                return self._checkpoint_event(for_checkpoints, now_ms)
             case CancelRequested():
                 return self._cancel(now_ms)
             case CommitterStarted(_, attempt, sink) if attempt == self.attempt:
@@ -189,10 +310,10 @@ class JobMaster:
                 return []
             case Committed(_, attempt, error) if attempt == self.attempt:
                 return self._committed(error, now_ms)
-            case Aborted(_, attempt) if attempt == self.attempt:
-                return self._end_unwell(now_ms) if self.closing is Closing.ABORTING else []
-            case Tick(late_ms=late_ms):
-                return self._tick(late_ms, now_ms)
+            case Aborted(_, attempt) if attempt == self.attempt and self.closing is Closing.ABORTING:
+                return self._aborted(now_ms)
+            case Tick():
+                return self._tick(event, now_ms)
         return []  # of another attempt
 
     @property
@@ -210,11 +331,15 @@ class JobMaster:
             case OperatorEvent(execution) if execution.attempt == self.attempt:
                 if (execution.vertex_id, execution.subtask_index) in self.executions:
                     return [ToCoordinator(self.job.job_id, message)]
+            case NotifyEndOfData(execution) if execution.attempt == self.attempt and not self.all_run:
+                self.ended_early.append(message)
+            case AcknowledgeCheckpoint() | DeclineCheckpoint() | NotifyEndOfData():
+                return self._checkpoints(message, now_ms)
         return []
 
     def _coordinator_said(self, event: CoordinatorSaid) -> list:
         """On to the subtask: held until it runs, so that operators are open; dropped once it ended."""
-        vertex_id = dict(self.job.operators)[event.operator_id]
+        vertex_id = self._vertex_of[event.operator_id]
         execution = self.executions.get((vertex_id, event.subtask))
         if execution is None or execution.state.is_terminal:
             return []
@@ -228,20 +353,124 @@ class JobMaster:
             return []
         return [SendToSlot(self.job.job_id, execution.slot_id, message)]
 
+    # ---- checkpoints ----------------------------------------------------------------------------
+
+    def _checkpoint_event(self, event, now_ms: int) -> list:
+        """Of the shell."""
+        if isinstance(event, CoordinatorSnapshotted) and event.error is None:
+            pending = self.checkpoints.pending.get(event.checkpoint_id)
+            if pending is not None and event.operator_id in pending.waiting_coordinators:
+                self.gateways.close(event.operator_id)
+        effects = self._checkpoints(event, now_ms)
+        if self.closing is Closing.PUBLISHING and not self._publishes():
+            self.closing = None
+            self.closing_deadline_ms = self.closing_warn_ms = _FOR_EVER_MS
+            effects += self._end_if_over(now_ms)
+        return effects
+
+    def _checkpoints(self, event, now_ms: int) -> list:
+        """Give the CheckpointCoordinator an event; carry out what it says, or have it carried out."""
+        effects: list = []
+        for effect in self.checkpoints.step(event, now_ms):
+            match effect:
+                case SendToExecution(message):
+                    id_ = message.execution
+                    execution = self.executions[id_.vertex_id, id_.subtask_index]
+                    effects.append(SendToSlot(self.job.job_id, execution.slot_id, message))
+                case SendToAllTasks(message):
+                    effects += [
+                        SendToSlot(self.job.job_id, slot_id, message) for slot_id in self._slots_of_unended()
+                    ]
+                case ReleaseCoordinators():
+                    for held in self.gateways.open():
+                        effects += self._coordinator_said(held)
+                case FailJob(error):
+                    effects += self._fail(error, now_ms)
+                case RestoreFrom(checkpoint):
+                    effects += self._restore_known(checkpoint, now_ms)
+                case Inform() | Warn() | SnapshotResult():
+                    effects.append(effect)
+                case DiscardCheckpoint(_, location) if location.startswith(JOB_MANAGER_STORAGE):
+                    pass  # it was never more than what this core has let go of
+                case _:
+                    effects.append(CheckpointEffect(self.job.job_id, effect))
+        return effects
+
+    def _restore_known(self, checkpoint: Optional[CompletedCheckpoint], now_ms: int) -> list:
+        if self.next_attempt is None:
+            return []  # the job has been cancelled, or has failed for good
+        if self.failed_ms is not None and self._all_finished():
+            # It was only the publication that failed, and that is done now.
+            self.next_attempt = self.failed_ms = None
+            self.cause = None
+            self._recovery_ends()
+            return [*self._move(JobStatus.RUNNING, now_ms), *self._end_if_over(now_ms)]
+        self.next_attempt.restore_known, self.next_attempt.checkpoint = True, checkpoint
+        return self._go_on(now_ms)
+
     # ---- the good way ---------------------------------------------------------------------------
 
-    def _deploy(self, slots: tuple[SlotAddress, ...]) -> list:
-        if self.status is not JobStatus.RUNNING:
-            return []  # the job goes back to its end, which releases them
-        self.slots = slots
+    def _request_slots(self) -> list:
+        missing = self.needed - len(self.held) - self.requested
+        if missing <= 0:
+            return []
+        self.requested += missing
+        return [
+            RequestSlots(
+                self.job.job_id,
+                self.job.job_name,
+                missing,
+                self.job.slot_request_timeout_ms,
+                replacement=self.failed_ms is not None,
+            )
+        ]
+
+    def _go_on(self, now_ms: int) -> list:
+        """Deploy the next attempt when nothing is missing; else ask for what can be asked for."""
+        waiting = self.next_attempt
+        if waiting is None or not waiting.tasks_ended or self.closing:
+            return []
+        if not waiting.restore_asked:
+            if self.checkpoints.committables.held and now_ms < waiting.due_ms:
+                return []  # publication is tried again when the delay is over
+            waiting.restore_asked = True
+            return self._checkpoints(Recover(), now_ms)
+        if not waiting.restore_known or now_ms < waiting.due_ms or len(self.held) < self.needed or self.dying:
+            return []
+        return self._deploy(waiting.checkpoint, now_ms)
+
+    def _deploy(self, checkpoint: Optional[CompletedCheckpoint], now_ms: int) -> list:
+        effects: list = []
+        if self.status is JobStatus.RESTARTING:
+            self.attempt += 1
+            self.cause = None
+            effects += self._move(JobStatus.RUNNING, now_ms)
+        self.next_attempt = None
+        self.slots = slots = self._slots_in_order()
+        self.deployed, self.started, self.all_run, self.killed = set(), False, False, False
+        self.held_events, self.ended_early = {}, []
+        self.gateways = CoordinatorGateways()
         self._place([slot.slot_id for slot in slots])
         self._all_to(ExecutionState.SCHEDULED)  # as they were, before they had a place
         job_id, attempt = self.job.job_id, self.attempt
+        if self.failed_ms is not None:
+            origin = "from its beginning" if checkpoint is None else f"from {checkpoint.location}"
+            effects.append(Inform(f"job goes on {origin} job={job_id} attempt={attempt}"))
         return [
-            StartCoordinators(job_id, attempt),
+            *effects,
+            StartCoordinators(job_id, attempt, checkpoint),
             *self._all_to(ExecutionState.DEPLOYING),
             *(DeployToSlot(job_id, attempt, index, slots) for index in range(len(slots))),
         ]
+
+    def _slots_in_order(self) -> tuple[SlotAddress, ...]:
+        """Each subtask where it was, if that slot is still held: its files may be there."""
+        order = [slot.slot_id for slot in self.slots if slot.slot_id in self.held]
+        new = [slot_id for slot_id in self.held if slot_id not in order]
+        placed = [
+            slot.slot_id if slot.slot_id in self.held else new.pop(0) for slot in self.slots[: self.needed]
+        ]
+        return tuple(self.held[slot_id] for slot_id in (*placed, *new)[: self.needed])
 
     def _tasks_deployed(self, slot_id: str) -> list:
         if self.status is not JobStatus.RUNNING or self.started:
@@ -284,88 +513,279 @@ class JobMaster:
                 why="its slot has ended it and did not say why",
                 do="look at the log of the executor that ran it",
             )
-            return effects + self._fail(error, now_ms, consequence=True)
+            return effects + self._fail(error, now_ms, consequence=True, task=execution.name_with_subtask)
         if state is ExecutionState.FAILED:
             name = execution.name_with_subtask
             error = failure.error if failure else InternalError(f"{name} failed and did not say why")
             execution.failure = error
-            return effects + self._fail(error, now_ms)
+            return effects + self._fail(error, now_ms, task=name)
+        if state in (ExecutionState.RUNNING, ExecutionState.FINISHED):
+            effects += self._task_goes_well(execution, now_ms)
         return effects + self._end_if_over(now_ms)
 
+    def _task_goes_well(self, execution: ExecutionVertex, now_ms: int) -> list:
+        """Tell the CheckpointCoordinator."""
+        if self.all_run:
+            return self._checkpoints(TaskFinished(execution.execution), now_ms)
+        states = {other.state for other in self.executions.values()}
+        if not states <= {ExecutionState.RUNNING, ExecutionState.FINISHED}:
+            return []
+        self.all_run = True
+        effects: list = []
+        if self.failed_ms is not None:
+            duration_ms = now_ms - self.failed_ms
+            effects.append(
+                Inform(f"job recovered job={self.job.job_id} attempt={self.attempt} duration_ms={duration_ms}")
+            )
+        self.failed_ms = None
+        self._recovery_ends()
+        ids = tuple(other.execution for other in self.executions.values())
+        finished = frozenset(
+            other.execution for other in self.executions.values() if other.state is ExecutionState.FINISHED
+        )
+        effects += self._checkpoints(TasksRunning(self.attempt, ids, finished), now_ms)
+        early, self.ended_early = self.ended_early, []
+        for event in early:
+            effects += self._checkpoints(event, now_ms)
+        return effects
+
+    def _all_finished(self) -> bool:
+        return all(execution.state is ExecutionState.FINISHED for execution in self.executions.values())
+
+    # ---- the end of an attempt and of the job -----------------------------------------------------
+
     def _end_if_over(self, now_ms: int) -> list:
-        """All tasks have ended: publish or remove what the sinks have prepared, then end."""
+        """All tasks have ended: publish or remove what the sinks have prepared, then end, or go on."""
         if self.closing or not all(execution.state.is_terminal for execution in self.executions.values()):
             return []
         self.cancel_deadline_ms = None
-        if self.status is JobStatus.RUNNING:
-            if self.job.commits:
-                self.closing = Closing.COMMITTING
+        if self.status is JobStatus.RESTARTING:
+            return self._attempt_over(now_ms)
+        if self.status not in (JobStatus.RUNNING, JobStatus.FAILING, JobStatus.CANCELLING):
+            return []
+        well = self.status is JobStatus.RUNNING
+        if self._publishes():
+            self.closing = Closing.PUBLISHING
+            if well:
                 self.closing_warn_ms = self._cancellation_deadline(now_ms)
-                return [CommitSinks(self.job.job_id, self.attempt)]
+            else:
+                self.closing_deadline_ms = self._cancellation_deadline(now_ms)
+            return []
+        if well and self.job.commits:
+            self.closing = Closing.COMMITTING
+            self.closing_warn_ms = self._cancellation_deadline(now_ms)
+            prepared = self.checkpoints.committables.take_prepared()
+            return [CommitSinks(self.job.job_id, self.attempt, prepared)]
+        if well:
             return self._end(JobStatus.FINISHED, now_ms)
         if self.job.commits and self.slots:
-            self.closing = Closing.ABORTING
-            self.closing_deadline_ms = self._cancellation_deadline(now_ms)
-            return [AbortSinks(self.job.job_id, self.attempt)]
+            return self._abort_sinks(now_ms)
+        return self._end_unwell(now_ms)
+
+    def _publishes(self) -> bool:
+        """A committer runs, or a checkpoint is being stored that the job's good end must not give up."""
+        well = self.status is JobStatus.RUNNING
+        return self.checkpoints.committables.committing or (well and self.checkpoints.is_storing)
+
+    def _attempt_over(self, now_ms: int) -> list:
+        waiting = self.next_attempt
+        assert waiting is not None
+        if waiting.tasks_ended:
+            return self._go_on(now_ms)
+        waiting.tasks_ended = True
+        if self.job.commits and self.slots and not self._all_finished():
+            return self._abort_sinks(now_ms)
+        return self._go_on(now_ms)
+
+    def _abort_sinks(self, now_ms: int) -> list:
+        self.closing = Closing.ABORTING
+        self.closing_deadline_ms = self._cancellation_deadline(now_ms)
+        kept = self.checkpoints.committables.kept()
+        return [AbortSinks(self.job.job_id, self.attempt, kept)]
+
+    def _aborted(self, now_ms: int) -> list:
+        self.closing, self.closing_deadline_ms = None, _FOR_EVER_MS
+        if self.status is JobStatus.RESTARTING:
+            return self._go_on(now_ms)
         return self._end_unwell(now_ms)
 
     def _cancellation_deadline(self, now_ms: int) -> int:
         return now_ms + (self.job.cancellation_timeout_ms or _FOR_EVER_MS)
 
     def _committed(self, error: Optional[FlinkishError], now_ms: int) -> list:
+        """A job without checkpoints does not restart from here: it would publish everything again."""
         if self.closing is not Closing.COMMITTING:
             return []
         self.closing = None
         if error is None:
             return self._end(JobStatus.FINISHED, now_ms)
         self.cause = error
+        self._remember(error, now_ms, None)
         return [*self._move(JobStatus.FAILING, now_ms), *self._end(JobStatus.FAILED, now_ms)]
 
     def _end_unwell(self, now_ms: int) -> list:
-        self.closing = None
         failing = self.status is JobStatus.FAILING
         return self._end(JobStatus.FAILED if failing else JobStatus.CANCELED, now_ms)
 
     def _end(self, status: JobStatus, now_ms: int) -> list:
         if self.cause is not None:
             self.cause.fields.setdefault("story", self.story.lines())
+        self.next_attempt = None
+        self.held.clear()
         return [
+            *self._checkpoints(JobEnding(status.name), now_ms),
             *self._move(status, now_ms),
             ReleaseSlots(self.job.job_id, f"job {self.job.job_id} is {status.name}"),
         ]
 
     # ---- failure and cancellation ---------------------------------------------------------------
 
-    def _fail(self, error: FlinkishError, now_ms: int, consequence: bool = False) -> list:
+    def _fail(
+        self, error: FlinkishError, now_ms: int, consequence: bool = False, task: Optional[str] = None
+    ) -> list:
         consequence = consequence or isinstance(error, ConnectionLostError)
+        if self.status is JobStatus.RESTARTING:
+            return self._fail_again(error, now_ms, consequence, task)
         if self.status is JobStatus.FAILING:
-            if self.cause_is_consequence and not consequence:
-                self.cause, self.cause_is_consequence = error, False
+            self._improve_cause(error, consequence, task)
             return self._end_if_over(now_ms)
-        if self.status is not JobStatus.RUNNING or self.closing:
+        if self.status is not JobStatus.RUNNING or self.closing in (Closing.COMMITTING, Closing.ABORTING):
+            return self._end_if_over(now_ms)
+        if self.closing is Closing.PUBLISHING:
+            self.closing = None
+            self.closing_deadline_ms = self.closing_warn_ms = _FOR_EVER_MS
+        self.cause, self.cause_is_consequence = error, consequence
+        self._remember(error, now_ms, task)
+        if not self._may_restart(error, now_ms):
+            return self._fail_for_good(now_ms)
+        delay_ms = self.job.restart_strategy.delay_ms(now_ms)
+        self.next_attempt = NextAttempt(now_ms + delay_ms, tasks_ended=False)
+        if self.failed_ms is None:
+            self.failed_ms = now_ms
+        self._recovery_begins(now_ms, now_ms + delay_ms)
+        return [
+            *self._move(JobStatus.RESTARTING, now_ms),
+            self._restart_warning(error, delay_ms),
+            *self._stop_tasks(now_ms),
+        ]
+
+    def _stop_tasks(self, now_ms: int) -> list:
+        job_id = self.job.job_id
+        effects: list = []
+        if self.status is JobStatus.RESTARTING and self.slots:
+            effects.append(StopCoordinators(job_id))
+        ids = frozenset(execution.execution for execution in self.executions.values())
+        effects += self._checkpoints(TasksStopped(ids), now_ms)
+        effects += self._cancel_executions(now_ms)
+        if self.status is JobStatus.RESTARTING:
+            effects += self._replace_dying()
+            effects += self._request_slots()
+        return effects
+
+    def _replace_dying(self) -> list:
+        dying = tuple(sorted(self.dying & self.held.keys()))
+        return [KillSlots(self.job.job_id, dying, "it has failed, and is replaced")] if dying else []
+
+    def _fail_again(
+        self, error: FlinkishError, now_ms: int, consequence: bool, task: Optional[str]
+    ) -> list:
+        """While the job restarts."""
+        waiting = self.next_attempt
+        assert waiting is not None
+        if not waiting.tasks_ended:  # it belongs to the failure that has stopped the tasks
+            improved = self._improve_cause(error, consequence, task)
+            if improved and not error.retryable:
+                return self._fail_for_good(now_ms)
             return self._end_if_over(now_ms)
         self.cause, self.cause_is_consequence = error, consequence
-        return [*self._move(JobStatus.FAILING, now_ms), *self._cancel_executions(now_ms)]
+        self._remember(error, now_ms, task)
+        if not self._may_restart(error, now_ms):
+            return self._fail_for_good(now_ms)
+        delay_ms = self.job.restart_strategy.delay_ms(now_ms)
+        waiting.due_ms = now_ms + delay_ms
+        waiting.restore_asked = waiting.restore_known = False
+        self._recovery_begins(now_ms, waiting.due_ms)
+        return [self._restart_warning(error, delay_ms)]
+
+    def _improve_cause(self, error: FlinkishError, consequence: bool, task: Optional[str]) -> bool:
+        if not self.cause_is_consequence or consequence:
+            return False
+        self.cause, self.cause_is_consequence = error, False
+        self.exceptions.replace_last(error, task)
+        return True
+
+    def _remember(self, error: FlinkishError, now_ms: int, task: Optional[str]) -> None:
+        self.exceptions.add(RootException(now_ms, self.attempt, error, task))
+
+    def _may_restart(self, error: FlinkishError, now_ms: int) -> bool:
+        strategy = self.job.restart_strategy
+        if not error.retryable or isinstance(strategy, NoRestart):
+            return False
+        assert self.rng is not None, "a job that may restart needs a generator for the jitter"
+        strategy.failed(now_ms, self.rng)
+        if strategy.can_restart(now_ms):
+            return True
+        error.fields.setdefault("not_restarted", strategy.describe())
+        return False
+
+    def _restart_warning(self, error: FlinkishError, delay_ms: int) -> Warn:
+        return Warn(
+            f"job restarts job={self.job.job_id} name={self.job.job_name!r} attempt={self.attempt + 1} "
+            f"delay_ms={delay_ms} error={error.what!r} why={error.why!r}"
+        )
+
+    def _refused(self, error: FlinkishError, now_ms: int) -> list:
+        """There are no slots: that ends the job, whatever the restart strategy says."""
+        if self.status is JobStatus.RESTARTING:
+            return self._give_recovery_up(error, now_ms)
+        if self.status is JobStatus.RUNNING and self.next_attempt is not None:
+            self.cause, self.cause_is_consequence = error, False
+            self._remember(error, now_ms, None)
+            return self._fail_for_good(now_ms)
+        return self._end_if_over(now_ms)
+
+    def _give_recovery_up(self, error: FlinkishError, now_ms: int) -> list:
+        assert self.cause is not None
+        error.fields.setdefault("restarted_because", f"{self.cause.what}: {self.cause.why}")
+        error.where = ", ".join(filter(None, (error.where, f"while it restarted because {self.cause.what}")))
+        self.cause, self.cause_is_consequence = error, False
+        self._remember(error, now_ms, None)
+        return self._fail_for_good(now_ms)
+
+    def _fail_for_good(self, now_ms: int) -> list:
+        self.next_attempt = None
+        self._recovery_ends()
+        restarting = self.status is JobStatus.RESTARTING
+        moved = self._move(JobStatus.FAILING, now_ms)
+        if not restarting:
+            return [*moved, *self._stop_tasks(now_ms)]
+        return [*moved, *self._cancel_executions(now_ms)]
 
     def _cancel(self, now_ms: int) -> list:
-        if self.closing is Closing.COMMITTING:  # what is being published is published
+        if self.closing in (Closing.COMMITTING, Closing.PUBLISHING):  # what is being published is published
             self.closing_deadline_ms = min(self.closing_deadline_ms, self._cancellation_deadline(now_ms))
             self.closing_warn_ms = _FOR_EVER_MS  # it advises to cancel
             return []
+        if self.status is JobStatus.RESTARTING:
+            self.cause = self.next_attempt = None
+            self._recovery_ends()
+            return [*self._move(JobStatus.CANCELLING, now_ms), *self._cancel_executions(now_ms)]
         if self.status is not JobStatus.RUNNING:
             return []  # what fails goes on failing
-        return [*self._move(JobStatus.CANCELLING, now_ms), *self._cancel_executions(now_ms)]
+        self.next_attempt = None
+        self._recovery_ends()
+        return [*self._move(JobStatus.CANCELLING, now_ms), *self._stop_tasks(now_ms)]
 
     def _cancel_executions(self, now_ms: int) -> list:
-        job_id = self.job.job_id
         effects: list = []
         if not self.slots:  # nobody has heard of these tasks yet
             effects += self._all_to(ExecutionState.CANCELED)
-        else:
-            slots = self._slots_of_unended()
+        slots = self._slots_of_unended()
+        if slots and self.cancel_deadline_ms is None:
             effects += self._all_to(ExecutionState.CANCELING)
             for slot_id in slots:
-                effects.append(SendToSlot(job_id, slot_id, CancelTasks(job_id, self.attempt)))
+                cancel = CancelTasks(self.job.job_id, self.attempt)
+                effects.append(SendToSlot(self.job.job_id, slot_id, cancel))
             self.cancel_deadline_ms = self._cancellation_deadline(now_ms)
             self.interrupt_ms = now_ms + (self.job.cancellation_interval_ms or _FOR_EVER_MS)
         return effects + self._end_if_over(now_ms)
@@ -377,17 +797,25 @@ class JobMaster:
             for execution in self.executions.values():
                 if execution.slot_id == slot_id and execution.state is ExecutionState.DEPLOYING:
                     effects += self._to(execution, ExecutionState.FAILED)
+        elif message.lost_peer is None:
+            self.dying.add(slot_id)
+            if self.status is JobStatus.RESTARTING:
+                effects += self._replace_dying()
         consequence = message.lost_peer is not None
         return effects + self._fail(message.failure.error, now_ms, consequence)
 
     def _slot_lost(self, slot_id: str, error: FlinkishError, now_ms: int) -> list:
+        self.held.pop(slot_id, None)
+        self.dying.discard(slot_id)
         lost = [
             execution
             for execution in self.executions.values()
             if not execution.state.is_terminal and execution.slot_id == slot_id
         ]
         if not lost:
-            return []  # all that it ran has finished and handed over its output
+            if self.next_attempt is None:
+                return []  # all that it ran has finished and handed over its output
+            return self._request_slots() + self._go_on(now_ms)
         # Also those that had finished: what they did to the process may be why it has ended.
         tasks = ", ".join(
             f'"{execution.name_with_subtask}"'
@@ -401,7 +829,10 @@ class JobMaster:
             effects += self._to(
                 execution, ExecutionState.FAILED if running else ExecutionState.CANCELED
             )
-        return effects + self._fail(error, now_ms)
+        effects += self._fail(error, now_ms, task=lost[0].name_with_subtask)
+        if self.status is JobStatus.RESTARTING:
+            effects += self._request_slots()
+        return effects
 
     def _slot_stands_still(self, event: SlotStandsStill) -> list:
         tasks = ", ".join(
@@ -418,6 +849,20 @@ class JobMaster:
             )
         ]
 
+    # ---- time -----------------------------------------------------------------------------------
+
+    def _tick(self, event: Tick, now_ms: int) -> list:
+        late_ms = event.late_ms
+        effects = self._checkpoints(event, now_ms)
+        effects += self._tick_recovery(late_ms, now_ms)
+        if self.ended:
+            return effects
+        if self.closing is not None:
+            return effects + self._tick_closing(late_ms, now_ms)
+        if self.cancel_deadline_ms is not None:
+            return effects + self._tick_cancelling(late_ms, now_ms)
+        return effects + self._go_on(now_ms)
+
     def _tick_closing(self, late_ms: int, now_ms: int) -> list:
         """A committer is user code that waits for a service: nothing can end it but itself."""
         self.closing_warn_ms += late_ms
@@ -427,7 +872,7 @@ class JobMaster:
             waited_ms = self.job.cancellation_timeout_ms
             if self.closing is Closing.ABORTING:
                 warning = f"gave up waiting for a committer that aborts job={job_id} sink={sink!r} waited_ms={waited_ms}"
-                return [Warn(warning), *self._end_unwell(now_ms)]
+                return [Warn(warning), *self._aborted(now_ms)]
             error = ExternalError(
                 f'the committer of sink "{sink}" did not end',
                 where=self._where(),
@@ -435,17 +880,26 @@ class JobMaster:
                 "(task.cancellation.timeout); it still runs, in a thread of the driver",
                 do="look whether the result is complete, and at the service that the sink writes to",
             )
+            if self.closing is Closing.PUBLISHING:
+                return self._publication_given_up(error, now_ms)
             return self._committed(error, now_ms)
         if now_ms >= self.closing_warn_ms:
             self.closing_warn_ms = _FOR_EVER_MS
             return [Warn(f"a committer takes long, cancel the job to give it up job={job_id} sink={sink!r}")]
         return []
 
-    def _tick(self, late_ms: int, now_ms: int) -> list:
-        if self.closing is not None:
-            return self._tick_closing(late_ms, now_ms)
-        if self.cancel_deadline_ms is None:
-            return []
+    def _publication_given_up(self, error: ExternalError, now_ms: int) -> list:
+        """The checkpoint whose publication is not known to be done stays, so that it can be repeated."""
+        self.closing, self.closing_deadline_ms = None, _FOR_EVER_MS
+        effects: list = [Warn(f"gave up waiting for a committer job={self.job.job_id} sink={self.committing!r}")]
+        if self.status is JobStatus.RUNNING:
+            self.cause = error
+            self._remember(error, now_ms, None)
+            effects += self._move(JobStatus.FAILING, now_ms)
+        return effects + self._end_unwell(now_ms)
+
+    def _tick_cancelling(self, late_ms: int, now_ms: int) -> list:
+        assert self.cancel_deadline_ms is not None
         self.cancel_deadline_ms += late_ms
         self.interrupt_ms += late_ms
         slots = self._slots_of_unended()
@@ -465,11 +919,65 @@ class JobMaster:
                 Warn(f"killing slots that do not cancel job={self.job.job_id} slots={','.join(slots)}"),
                 KillSlots(self.job.job_id, slots, reason),
             ]
-        return [
-            Warn(f"gave up waiting for slots job={self.job.job_id} slots={','.join(slots)}"),
-            *self._all_to(ExecutionState.CANCELED),
-            *self._end_if_over(now_ms),
-        ]
+        effects: list = [Warn(f"gave up waiting for slots job={self.job.job_id} slots={','.join(slots)}")]
+        if self.status is JobStatus.RESTARTING:  # two attempts must not run at once
+            effects += self._fail_for_good(now_ms)
+        return [*effects, *self._all_to(ExecutionState.CANCELED), *self._end_if_over(now_ms)]
+
+    def _recovery_begins(self, now_ms: int, due_ms: int) -> None:
+        self.recovery_deadline_ms = due_ms + self.job.recovery_timeout_ms
+        self.progress_ms = max(now_ms, due_ms) + _PROGRESS_MS
+
+    def _recovery_ends(self) -> None:
+        self.recovery_deadline_ms = self.progress_ms = _FOR_EVER_MS
+
+    def _tick_recovery(self, late_ms: int, now_ms: int) -> list:
+        """A recovery that takes long says what it waits for, and one that takes too long ends the job."""
+        self.recovery_deadline_ms += late_ms
+        if now_ms >= self.recovery_deadline_ms:
+            self._recovery_ends()
+            error = ExternalError(
+                f'job "{self.job.job_name}" did not recover',
+                where=self._where(),
+                why=f"it took more than {self.job.recovery_timeout_ms} ms (flinkish.recovery.timeout); "
+                f"it waits for {self._waits_for(now_ms)}",
+                do="look at the log of the executors and at the checkpoint storage, or raise that setting",
+            )
+            if self.status is JobStatus.RESTARTING:
+                return self._give_recovery_up(error, now_ms)
+            self.cause, self.cause_is_consequence = error, False
+            self._remember(error, now_ms, None)
+            return self._fail_for_good(now_ms)
+        if now_ms < self.progress_ms:
+            return []
+        self.progress_ms = now_ms + _PROGRESS_MS
+        since_ms = now_ms - (self.failed_ms or self.status_times_ms[JobStatus.CREATED.name])
+        return [Warn(f"job recovers job={self.job.job_id} since_ms={since_ms} waits_for={self._waits_for(now_ms)!r}")]
+
+    def _waits_for(self, now_ms: int) -> str:
+        """What the next attempt waits for, in one line."""
+        waiting = self.next_attempt
+        if waiting is None:
+            missing = [e for e in self.executions.values() if e.state is not ExecutionState.RUNNING]
+            names = ", ".join(f"{e.name_with_subtask} is {e.state.name}" for e in missing[:3])
+            return f"{len(missing)} tasks to run: {names}"
+        parts: list[str] = []
+        if not waiting.tasks_ended:
+            parts.append(f"tasks to end in slots {', '.join(self._slots_of_unended())}")
+        elif self.closing:
+            parts.append(f'the committer of sink "{self.committing}" to abort')
+        elif not waiting.restore_known:
+            unpublished = len(self.checkpoints.committables.commits)
+            parts.append(
+                f"{unpublished} checkpoints to be published" if unpublished else "a checkpoint to be stored"
+            )
+        if len(self.held) < self.needed:
+            parts.append(f"{self.needed - len(self.held)} of {self.needed} slots")
+        if self.dying:
+            parts.append(f"slots {', '.join(sorted(self.dying))} to end")
+        if now_ms < waiting.due_ms:
+            parts.append(f"the restart strategy's delay, {waiting.due_ms - now_ms} ms")
+        return ", ".join(parts)
 
     # ---- helpers --------------------------------------------------------------------------------
 
@@ -521,22 +1029,36 @@ class JobMaster:
                 }
                 for execution in self.executions.values()
             ],
+            "checkpoints": self.checkpoints.describe(),
+            "restarts": self.attempt,
+            "exceptions": self.exceptions.describe(),
         }
 
     def check(self) -> None:
         """Assert what holds between any two steps."""
+        self.checkpoints.check()
+        self.gateways.check()
         states = [execution.state for execution in self.executions.values()]
         all_ended = all(state.is_terminal for state in states)
         if self.ended:
             assert all_ended, "a job ends after its tasks"
-            assert self.closing is None and self.cancel_deadline_ms is None
+            assert self.closing is None and self.cancel_deadline_ms is None and self.checkpoints.ended
         if self.status is JobStatus.FINISHED or self.closing is Closing.COMMITTING:
             assert all(state is ExecutionState.FINISHED for state in states)
+            assert not self.checkpoints.has_unpublished
         if self.closing is not None:
             assert all_ended, "sinks are committed and aborted after the last task"
-        failed = self.status in (JobStatus.FAILING, JobStatus.FAILED)
+        failed = self.status in (JobStatus.FAILING, JobStatus.FAILED, JobStatus.RESTARTING)
         assert (self.cause is not None) == failed, "a cause belongs to a failure"
         assert self.deployed <= {slot.slot_id for slot in self.slots}
         assert not self.started or len(self.deployed) == len(self.slots)
-        waits = self.status in (JobStatus.FAILING, JobStatus.CANCELLING) and not all_ended
+        waits = (
+            self.status in (JobStatus.FAILING, JobStatus.CANCELLING, JobStatus.RESTARTING) and not all_ended
+        )
         assert (self.cancel_deadline_ms is not None) == waits, "every wait for tasks is bounded"
+        assert (self.next_attempt is not None) >= (self.status is JobStatus.RESTARTING)
+        if self.next_attempt is not None:
+            assert len(self.held) + self.requested >= self.needed, "a slot is missing, and nobody asks for it"
+            assert self.status is JobStatus.RUNNING or self.recovery_deadline_ms < _FOR_EVER_MS
+            if self.next_attempt.tasks_ended and self.status is JobStatus.RESTARTING:
+                assert all_ended, "two attempts run at once"

@@ -26,13 +26,15 @@ believes in the one before it is newer, so it wins (its supervisor has started i
 one is dead); the old one's connection is closed, which makes it exit if it lives after all.
 
 Requests are served in the order of their arrival, each as a whole, so that a large job is not
-starved by small ones behind it.  A request for more slots than the cluster can ever have is
+starved by small ones behind it.  Only jobs that have lost slots go first, and keep their others
+meanwhile: they had as many as they ask for, so all of them can be served.  A request for more slots than the cluster can ever have is
 refused at once; one that merely waits says so, and is refused after ``request_timeout_ms``, or the
 time of its job, with the names of those who hold the slots.
 
 Invariants, see ``check``: a slot belongs to a job exactly in ALLOCATED and MISSING; a slot with a
-connection is FREE, ALLOCATED or RELEASED; no connection serves two; no job that waits holds slots; a slot
-has the pid of its process except in EXPECTED and LOST.
+connection is FREE, ALLOCATED or RELEASED; no connection serves two; no job that waits holds slots unless it waits
+for replacements, and these wait before all others; a slot has the pid of its process except in EXPECTED
+and LOST.
 """
 
 from __future__ import annotations
@@ -141,6 +143,7 @@ class SlotRequest:
     count: int
     since_ms: int
     deadline_ms: int
+    replacement: bool = False  # for slots that the job has lost
 
 
 @dataclass
@@ -168,6 +171,7 @@ class ResourceManager:
     lease: Optional[str] = None  # of the launch that lives
     _launched_once: bool = False
     _launch_has_served: bool = False
+    _launch_ordered: bool = False  # the shell has been told to launch
     _waiting_text: str = ""
     _unregistered: set[int] = field(default_factory=set)  # supervisors launched, and not seen yet
     _given_up: set[int] = field(default_factory=set)  # to be launched for the next job that asks
@@ -212,7 +216,7 @@ class ResourceManager:
 
     def _launched(self, event: Launched) -> list:
         self.lease = event.lease
-        self._launched_once, self._launch_has_served = True, False
+        self._launched_once, self._launch_has_served, self._launch_ordered = True, False, False
         self._unregistered, self._given_up = {task_index for task_index, _ in event.supervisors}, set()
         self.slots = {key: slot for key, slot in self.slots.items() if slot.job_id is not None}
         for task_index, slot_ids in event.supervisors:
@@ -408,7 +412,7 @@ class ResourceManager:
                 slot.vacate(SlotState.LOST)
         if self._launch_has_served:
             # It was up: a lost Python worker, executor or host costs a new launch, not the jobs that wait.
-            return effects + [LaunchSlots()] * bool(self.requests)
+            return effects + (self._launch_again() if self.requests else [])
         waiting, self.requests = self.requests, []
         for request in waiting:
             refusal = error or NotEnoughSlotsError(
@@ -452,15 +456,28 @@ class ResourceManager:
             )
             return [SlotsRefused(event.job_id, error)]
         timeout_ms = self.request_timeout_ms if event.timeout_ms is None else event.timeout_ms
-        self.requests.append(
-            SlotRequest(event.job_id, event.job_name, event.count, now_ms, now_ms + timeout_ms)
-        )
+        self._enqueue(event, now_ms, now_ms + timeout_ms)
         if self._launched_once and self.lease is None:
-            return [LaunchSlots()]
+            return self._launch_again()
         if self._given_up:
             again, self._given_up = sorted(self._given_up), set()
             return [LaunchSupervisors(tuple(again))]
         return []
+
+    def _enqueue(self, event: RequestSlots, now_ms: int, deadline_ms: int) -> None:
+        """A job that has lost one more slot has one request for all of them."""
+        for request in self.requests:
+            if request.job_id == event.job_id:
+                request.count, request.deadline_ms = request.count + event.count, deadline_ms
+                return
+        request = SlotRequest(event.job_id, event.job_name, event.count, now_ms, deadline_ms, event.replacement)
+        ahead = sum(other.replacement for other in self.requests) if event.replacement else len(self.requests)
+        self.requests.insert(ahead, request)
+
+    def _launch_again(self) -> list:
+        """Once, however many slots are asked for until the launch is there."""
+        ordered, self._launch_ordered = self._launch_ordered, True
+        return [] if ordered else [LaunchSlots()]
 
     def _say_that_it_waits(self, event: RequestSlots) -> list:
         """For other jobs, not for slots that are about to start."""
@@ -657,7 +674,10 @@ class ResourceManager:
                 connections.append(slot.connection)
         assert len(connections) == len(set(connections)), "a connection serves two"
         holders = {slot.job_id for slot in self.slots.values()}
-        assert not [request for request in self.requests if request.job_id in holders]
+        assert not [r for r in self.requests if r.job_id in holders and not r.replacement]
+        replacements = [request.replacement for request in self.requests]
+        assert replacements == sorted(replacements, reverse=True), "replacements wait before all others"
+        assert len({request.job_id for request in self.requests}) == len(self.requests)
         if self.requests:
             free = sum(slot.state is SlotState.FREE for slot in self.slots.values())
             assert free < self.requests[0].count, "the first request could be served"

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import abc
 import math
-import random
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Mapping, Optional
 
 from flinkish.common import options
+
+if TYPE_CHECKING:
+    import random  # handed in: a core rolls no dice of its own
 
 
 class RestartStrategy(abc.ABC):

@@ -3,17 +3,21 @@
 The enumerator is user code that may wait for a service, so the shell gives each coordinator a
 worker thread of its own, on which all methods here run, one after the other in the order of what
 the readers sent.  Nothing here starts a thread or sends a byte by itself.
+
+Its snapshot is the enumerator's state behind a header with a format version.  What it sends after the snapshot
+is held by the JobMaster until the readers know of the checkpoint (``coordinator_gateway``).
 """
 
 from __future__ import annotations
 
+import pickle
 from typing import Any, Callable, Optional
 
 import cloudpickle
 
 from flinkish.common.user_traceback import format_user_traceback, message_of
 from flinkish.connectors.spi import ReaderInfo, Source, SplitEnumerator, SplitEnumeratorContext
-from flinkish.errors import FlinkishError, InvalidJobError, UserFunctionError
+from flinkish.errors import FlinkishError, InvalidJobError, StateMigrationError, UserFunctionError
 from flinkish.messages.control import (
     SourceAddSplits,
     SourceCustomEvent,
@@ -21,6 +25,8 @@ from flinkish.messages.control import (
     SourceRegister,
     SourceRequestSplit,
 )
+
+_HEADER = b"FLKC\x01"  # the last byte is the version of the format
 
 AsyncCall = Callable[[Callable[[], Any], Callable[[Any, Optional[BaseException]], None], Optional[int]], None]
 
@@ -33,6 +39,7 @@ class SourceCoordinator(SplitEnumeratorContext):
         name: of the operator, for errors.
         parallelism: of the source.
         send: gives ``(subtask, payload)`` to the JobManager; any thread may call it.
+        state: what ``snapshot`` returned, of the checkpoint to go on from; None: there is none.
         call_async: runs a call beside this thread and its handler on it, see the SPI.
     """
 
@@ -43,19 +50,25 @@ class SourceCoordinator(SplitEnumeratorContext):
         parallelism: int,
         send: Callable[[int, Any], None],
         call_async: AsyncCall,
+        state: Optional[bytes] = None,
     ):
         self.name = name
         self._source = source
         self._parallelism = parallelism
         self._send = send
         self._call_async = call_async
+        self._state = state
         self._enumerator: Optional[SplitEnumerator] = None
         self._readers: dict[int, ReaderInfo] = {}
 
     # ---- called by the shell, on the coordinator's thread ---------------------------------------
 
     def start(self) -> None:
-        self._enumerator = self._source.create_enumerator(self)
+        state, self._state = self._state, None
+        if state is None:
+            self._enumerator = self._source.create_enumerator(self)
+        else:
+            self._enumerator = self._source.restore_enumerator(self, self._decode(state))
         self._enumerator.start()
 
     def handle(self, subtask: int, payload: Any) -> None:
@@ -77,6 +90,37 @@ class SourceCoordinator(SplitEnumeratorContext):
                     why="its coordinator knows register, request split and custom event",
                     do="send events by SourceReaderContext.send_source_event",
                 )
+
+    def snapshot(self, checkpoint_id: int) -> bytes:
+        """The enumerator's state.
+
+        Raises:
+            InvalidJobError: it has not started.
+        """
+        enumerator = self._enumerator
+        if enumerator is None:
+            raise InvalidJobError(f'enumerator of source "{self.name}" has not started')
+        return _HEADER + cloudpickle.dumps(enumerator.snapshot_state(checkpoint_id), protocol=5)
+
+    def _decode(self, state: bytes) -> Any:
+        if not state.startswith(_HEADER):
+            raise StateMigrationError(
+                f'could not restore the enumerator of source "{self.name}"',
+                why=f"its state begins with {state[: len(_HEADER)]!r}, this flinkish reads {_HEADER!r}",
+                do="restore with the flinkish that has written it",
+            )
+        try:
+            return pickle.loads(state[len(_HEADER) :])
+        except Exception as error:  # unpickling imports modules and runs code of the user's classes
+            raise StateMigrationError(
+                f'could not restore the enumerator of source "{self.name}"',
+                why=f"its state cannot be unpickled: {type(error).__name__}: {error}",
+                do="keep the classes of its state where they were, and able to read what they wrote",
+            ) from error
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        if self._enumerator is not None:
+            self._enumerator.notify_checkpoint_complete(checkpoint_id)
 
     def close(self) -> None:
         enumerator, self._enumerator = self._enumerator, None

@@ -27,6 +27,9 @@ from flinkish.messages.deployment import ExecutionAttemptID, TaskFailure
 
 # ---- what is asked for --------------------------------------------------------------------------
 
+#: Where checkpoints are when no folder is configured, Flink's JobManagerCheckpointStorage.
+JOB_MANAGER_STORAGE = "jobmanager:"
+
 
 class SnapshotKind(enum.Enum):
     CHECKPOINT = "CHECKPOINT"
@@ -46,8 +49,9 @@ class SnapshotKind(enum.Enum):
 @dataclass(frozen=True)
 class CheckpointOptions:
     """``location``: URI of the folder of this checkpoint; ``shared_location``: of files that several
-    checkpoints use.  ``exactly_once`` False: barriers do not align.  ``unaligned``: barriers overtake records;
-    with ``aligned_timeout_ms`` only when aligning takes longer than that."""
+    checkpoints use; both begin with JOB_MANAGER_STORAGE when there is no folder.  ``exactly_once`` False:
+    barriers do not align.  ``unaligned``: barriers overtake records; with ``aligned_timeout_ms``
+    only when aligning takes longer than that."""
 
     kind: SnapshotKind
     location: str
@@ -55,6 +59,11 @@ class CheckpointOptions:
     exactly_once: bool = True
     unaligned: bool = False
     aligned_timeout_ms: Optional[int] = None
+
+    @property
+    def is_inline(self) -> bool:
+        """All handles must be InlineBytes: the driver keeps the state in its memory."""
+        return self.location.startswith(JOB_MANAGER_STORAGE)
 
 
 # ---- handles ------------------------------------------------------------------------------------
@@ -258,7 +267,7 @@ class DeclineCheckpoint:
 
 
 @dataclass(frozen=True)
-class EndOfData:
+class NotifyEndOfData:
     """All input of this subtask has ended and its operators have finished; where sinks commit, it
     stays until a checkpoint that began after this is complete.  Flink's ``notifyEndOfData``."""
 

@@ -8,6 +8,7 @@ connection and not the JobManager with all of its jobs.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import types
 import typing
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Callable
 
 from flinkish.errors import FlinkishError
-from flinkish.messages import control
+from flinkish.messages import checkpoints, control
 
 #: The longest name or text: the dumped stacks of a slot have up to 64 kB, a user's traceback may have more.
 TEXT_CHARACTERS_MAX = 1 << 20
@@ -31,7 +32,8 @@ class MessageRefused(ValueError):
 
 
 def check_message(message: Any) -> None:
-    """Compare a message of ``messages.control`` with its annotations, through tuples, mappings and records.
+    """Compare a message of ``messages.control`` or ``messages.checkpoints`` with its annotations, through tuples,
+    mappings and records.
 
     Raises:
         MessageRefused: names the field.
@@ -43,14 +45,15 @@ def check_message(message: Any) -> None:
     flinkish.messages.checks.MessageRefused: PeerHello.attempt is a str, not int
     """
     cls = type(message)
-    if cls.__module__ != control.__name__ or not dataclasses.is_dataclass(cls):
+    if cls.__module__ not in (control.__name__, checkpoints.__name__) or not dataclasses.is_dataclass(cls):
         raise MessageRefused(f"a {cls.__name__} is no message")
     _record_check(cls)(message, cls.__name__)
 
 
 @functools.lru_cache(maxsize=None)
 def _record_check(cls: type) -> _Check:
-    hints = typing.get_type_hints(cls)
+    # ``deployment`` names classes of ``checkpoints``, which imports it.
+    hints = typing.get_type_hints(cls, localns=vars(checkpoints))
     checks = [(field.name, _check_of(hints[field.name])) for field in dataclasses.fields(cls)]
 
     def check(value: Any, name: str) -> None:
@@ -69,9 +72,11 @@ def _check_of(hint: Any) -> _Check:
     if hint is Any:
         return lambda value, name: None
     if origin is typing.Union or origin is types.UnionType:
-        (inner,) = [argument for argument in arguments if argument is not type(None)]
-        check_inner = _check_of(inner)
-        return lambda value, name: None if value is None else check_inner(value, name)
+        inner = [argument for argument in arguments if argument is not type(None)]
+        if len(inner) == 1:
+            check_inner = _check_of(inner[0])
+            return lambda value, name: None if value is None else check_inner(value, name)
+        return functools.partial(_check_union, {cls: _check_of(cls) for cls in inner})
     if origin is typing.Literal:
         return functools.partial(_check_choice, arguments)
     if origin is tuple and arguments[-1] is ...:
@@ -82,6 +87,8 @@ def _check_of(hint: Any) -> _Check:
         return functools.partial(_check_mapping, _check_of(arguments[0]), _check_of(arguments[1]))
     if hint is FlinkishError:
         return _check_error
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return functools.partial(_check_atom, hint)
     if dataclasses.is_dataclass(hint):
         return _record_check(typing.cast(type, hint))
     assert hint in (bool, bytes, int, str), f"a message has a field of type {hint}"
@@ -99,6 +106,13 @@ def _check_atom(cls: type, value: Any, name: str) -> None:
 def _check_error(value: Any, name: str) -> None:
     if not isinstance(value, FlinkishError):
         raise MessageRefused(f"{name} is a {type(value).__name__}, not a FlinkishError")
+
+
+def _check_union(checks: dict[type, _Check], value: Any, name: str) -> None:
+    if type(value) not in checks:
+        known = " or ".join(cls.__name__ for cls in checks)
+        raise MessageRefused(f"{name} is a {type(value).__name__}, not {known}")
+    checks[type(value)](value, name)
 
 
 def _check_choice(choices: tuple, value: Any, name: str) -> None:

@@ -123,7 +123,9 @@ class DeployTasks:
     """``main_classes``: cloudpickle of {name: class} that ``__main__`` of the driver defines, put
     into the slot's ``__main__`` before anything else is unpickled.  ``sys_path``: entries of the
     driver that the slot adds when they exist.  ``configuration``: the job's, as a dict of strings.
-    ``initial_credits``: frames that each channel may send at once."""
+    ``initial_credits``: frames that each channel may send at once.
+    ``final_checkpoint``: sinks publish by checkpoints, so a subtask at the end of its data stays, as RUNNING,
+    until one whose barrier it has passed after that is complete (FLIP-147)."""
 
     job_id: str
     job_name: str
@@ -134,6 +136,7 @@ class DeployTasks:
     main_classes: bytes
     sys_path: tuple[str, ...]
     initial_credits: int
+    final_checkpoint: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,12 @@ channels of the attempt, so that a frame needs no other address.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional
+from typing import TYPE_CHECKING, Mapping, Optional
 
 from flinkish.errors import FlinkishError
+
+if TYPE_CHECKING:  # that module needs this one
+    from flinkish.messages.checkpoints import InFlightHandle, OperatorSubtaskState
 
 
 @dataclass(frozen=True, order=True)
@@ -53,11 +56,26 @@ class OutputDescriptor:
 
 
 @dataclass(frozen=True)
+class TaskRestore:
+    """Where a subtask goes on: what it gets of checkpoint ``checkpoint_id``, dealt out already.
+
+    ``operators``: by operator id, the parts of which it reads the key groups that they name; one without
+    state is missing.  ``finished``: all subtasks of the vertex had finished before that checkpoint, so this
+    one has nothing to do but to end its outputs: no operator is opened, no input is read."""
+
+    checkpoint_id: int
+    operators: "Mapping[str, tuple[OperatorSubtaskState, ...]]"
+    in_flight: "tuple[InFlightHandle, ...]" = ()
+    finished: bool = False
+
+
+@dataclass(frozen=True)
 class TaskDeploymentDescriptor:
     """One subtask.
 
     ``chain`` is a cloudpickle of ``flinkish.graph.job_graph.OperatorChainSpec``: the operators with the
     user's functions.  It is unpickled only after the connection has proved the secret.
+    ``restore`` None: there is no checkpoint, it begins anew.
     """
 
     execution: ExecutionAttemptID
@@ -67,6 +85,7 @@ class TaskDeploymentDescriptor:
     chain: bytes
     inputs: tuple[InputDescriptor, ...]
     outputs: tuple[OutputDescriptor, ...]
+    restore: Optional[TaskRestore] = None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Union
 
+from flinkish.messages.checkpoints import CheckpointOptions
+
 MAX_WATERMARK_MS = 2**63 - 1  # "no more event time": sent at the end of a bounded input
 MIN_WATERMARK_MS = -(2**63)  # before the first watermark
 
@@ -75,10 +77,35 @@ class LatencyMarker:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointBarrier:
+    """What came before it on this channel belongs to checkpoint ``checkpoint_id``, what comes behind
+    it does not.  ``timestamp_ms``: when the JobManager began it."""
+
+    checkpoint_id: int
+    timestamp_ms: int
+    options: CheckpointOptions
+
+
+@dataclass(frozen=True, slots=True)
+class CancelCheckpointMarker:
+    """No barrier of this checkpoint comes on this channel: it has been given up upstream."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfData:
+    """No more records and watermarks come on this channel; the sender stays for a checkpoint, so barriers
+    may follow, and then EndOfInput.  A sender that does not stay sends EndOfInput only."""
+
+
+@dataclass(frozen=True, slots=True)
 class EndOfInput:
     """The last thing on a channel."""
 
 
-ControlEvent = Union[Watermark, WatermarkStatus, LatencyMarker, EndOfInput]
+ControlEvent = Union[
+    Watermark, WatermarkStatus, LatencyMarker, CheckpointBarrier, CancelCheckpointMarker, EndOfData, EndOfInput
+]
 Batch = Union[RowBatch, ColumnBatch]
-Element = Union[RowBatch, ColumnBatch, Watermark, WatermarkStatus, LatencyMarker, EndOfInput]
+Element = Union[Batch, ControlEvent]

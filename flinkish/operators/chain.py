@@ -35,9 +35,10 @@ from flinkish.operators.columns_to_rows import ColumnsToRowsOperator
 from flinkish.operators.factory import create_operator
 from flinkish.operators.interpreter import InterpretedChain
 from flinkish.operators.node import Node, Target
-from flinkish.operators.operator import Item, RuntimeOperator
+from flinkish.operators.operator import Item, RuntimeOperator, SnapshotContext
 from flinkish.operators.output import RecordWriter, TaskEnvironment
 from flinkish.operators.sink import SinkFunctionOperator, SinkWriterOperator
+from flinkish.operators.snapshots import OperatorPart
 from flinkish.operators.source import SourceOperator
 from flinkish.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from flinkish.operators.user_errors import travel_error, user_error
@@ -97,6 +98,7 @@ class OperatorChain:
 
     def open(self) -> None:
         for node in reversed(self.nodes):
+            node.operator.initialize_state()
             node.operator.open()
         # Only now: the code depends on what the operators found when they opened (a writer's form).
         if self.fused:
@@ -214,7 +216,9 @@ class OperatorChain:
     def _advance(self, node: Node, watermark: int) -> Iterator[None]:
         """The watermark reaches ``node``."""
         operator = node.operator
-        items = operator.fire(watermark)
+        items = None
+        if watermark > operator.current_watermark:  # else it was restored, and the sources catch up
+            items = operator.fire(watermark)
         if items is not None:
             yield from self._drain(node, items)
         if operator.forwards_watermark(watermark):
@@ -285,6 +289,31 @@ class OperatorChain:
             if time is not None and (first is None or time < first):
                 first = time
         return first
+
+    # ---- checkpoints ----------------------------------------------------------------------------
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> Iterator[None]:
+        """Before the barrier goes on, head to tail; it may emit."""
+        yield from self._guarded(self._prepare_snapshot(checkpoint_id))
+
+    def _prepare_snapshot(self, checkpoint_id: int) -> Iterator[None]:
+        for node in self.nodes:
+            items = node.operator.prepare_snapshot_pre_barrier(checkpoint_id)
+            if items is not None:
+                yield from self._drain(node, items)
+
+    def snapshot_state(self, checkpoint_id: int, timestamp_ms: int) -> list[OperatorPart]:
+        """The synchronous part of each operator, tail to head, as in Flink."""
+        context = SnapshotContext(checkpoint_id, timestamp_ms)
+        return [node.operator.snapshot_state(context) for node in reversed(self.nodes)]
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        for node in reversed(self.nodes):
+            node.operator.notify_checkpoint_complete(checkpoint_id)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        for node in reversed(self.nodes):
+            node.operator.notify_checkpoint_aborted(checkpoint_id)
 
     # ---- end ------------------------------------------------------------------------------------
 

@@ -5,12 +5,13 @@ Each operator has two forms that must behave the same:
 * ``process_element`` is the reference: a generator that the interpreted chain runs record by record,
 * ``generate`` writes the same as statements into the fused loop.
 
-Life: made -> ``open`` -> records, watermarks, clock -> ``finish`` (only at a good end) -> ``close``
-(always).  Everything runs on the slot's mailbox thread.
+Life: made -> ``initialize_state`` -> ``open`` -> records, watermarks, clock, snapshots -> ``finish`` (only at
+a good end) -> ``close`` (always).  Everything runs on the slot's mailbox thread.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Callable, Iterable, Iterator, Optional
 
 from flinkish.common.user_traceback import let_pass
@@ -20,18 +21,30 @@ from flinkish.datastream.function_adapters import (
     CallableWindowFunction,
     function_place,
 )
-from flinkish.datastream.functions import Function, ReduceFunctionWrapper
+from flinkish.datastream.functions import (
+    CheckpointedFunction,
+    CheckpointListener,
+    Function,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    ReduceFunctionWrapper,
+)
 from flinkish.datastream.output_tag import OutputTag
-from flinkish.errors import InvalidJobError, UserError, UserFunctionError
+from flinkish.errors import InvalidJobError, StateMigrationError, UserError, UserFunctionError
 from flinkish.graph.job_graph import ChainedOperator
+from flinkish.messages.checkpoints import InlineBytes, KeyedStateHandle, KeyGroupRange
 from flinkish.messages.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from flinkish.operators.codegen import CodeWriter
 from flinkish.operators.keys import canonical_memo, key_function
 from flinkish.operators.output import TaskEnvironment
 from flinkish.operators.runtime_context import StreamingRuntimeContext
-from flinkish.operators.timers import KeyedTimerService
+from flinkish.operators.snapshots import KeyedStateToWrite, OperatorPart
+from flinkish.operators.timers import EVENT_TIMERS, KeyedTimerService
 from flinkish.operators.user_errors import bounded_repr, user_error
 from flinkish.state.heap import HeapKeyedStateBackend
+from flinkish.state.key_groups import key_group_range
+from flinkish.state.keyed_snapshot import KeyedSnapshotReader, StateEntries
+from flinkish.state.operator_state import OperatorStateBackend
 
 #: An item that a firing operator hands to its outputs: (what user code gave, timestamp).  None: a timer
 #: or window, which counts like a record, because its user code takes time also when it gives nothing.
@@ -71,6 +84,7 @@ class RuntimeOperator:
         self.output: Any = None  # set by the chain: where the interpreted form emits
         self.functions: list[Function] = []
         self.selectors = spec.key_selectors
+        self.operator_state = OperatorStateBackend(spec.name)
         self.backend: Any = None
         if any(selector is not None for selector in self.selectors):
             self.backend = HeapKeyedStateBackend(spec.name)
@@ -119,6 +133,97 @@ class RuntimeOperator:
 
     def runtime_context(self) -> StreamingRuntimeContext:
         return StreamingRuntimeContext(self.environment, self.spec, self.backend, self.metric_group)
+
+    # ---- checkpoints ----------------------------------------------------------------------------
+
+    def initialize_state(self) -> None:
+        """Take over what was saved, before `open`."""
+        restore = self.environment.restore
+        if restore is not None:
+            for saved in restore.operators.get(self.spec.operator_id, ()):
+                for handle in saved.keyed:
+                    self._restore_handle(handle)
+                if saved.operator is not None:
+                    self.operator_state.restore(saved.operator)
+        checkpointed = [function for function in self.functions if isinstance(function, CheckpointedFunction)]
+        if checkpointed:
+            context = _InitializationContext(self)
+            for function in checkpointed:
+                self.call(function.initialize_state, context, role="initialize_state")
+
+    def _restore_handle(self, handle: Any) -> None:
+        if not isinstance(handle, KeyedStateHandle):
+            raise StateMigrationError(
+                f'could not restore the keyed state of operator "{self.name}"',
+                why=f"it was saved in the own format of the backend {handle.backend}, this job runs "
+                f"{self.environment.state_backend}",
+                do="restore from a savepoint, which every backend can read, or run with the old backend",
+            )
+        if self.backend is None:
+            raise StateMigrationError(
+                f'could not restore the keyed state of operator "{self.name}"',
+                why="the operator has no key any more",
+                do="give it another uid, and restore with allow_non_restored_state",
+            )
+        content = handle.content
+        source = self.environment.open_content(content)
+        try:
+            name = "inline state" if isinstance(content, InlineBytes) else content.uri
+            self.restore_keyed(KeyedSnapshotReader(source, name, self.name), handle.key_groups)
+        finally:
+            if not isinstance(source, bytes):
+                source.close()
+
+    def restore_keyed(self, reader: KeyedSnapshotReader, key_groups: KeyGroupRange) -> None:
+        """Take over the part of one handle; called for each."""
+        self.backend.restore(reader, key_groups)
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> Optional[Iterator[Item]]:
+        """The barrier is about to go on: give what must go before it.  Items only from an operator that
+        `fires`."""
+        return None
+
+    def snapshot_state(self, context: FunctionSnapshotContext) -> OperatorPart:
+        """The synchronous part, behind the barrier; nothing is emitted."""
+        for function in self.functions:
+            if isinstance(function, CheckpointedFunction):
+                self.call(function.snapshot_state, context, role="snapshot_state")
+        return OperatorPart(self.spec.operator_id, self._keyed_part(), self.operator_state.snapshot())
+
+    def _keyed_part(self) -> Optional[KeyedStateToWrite]:
+        if self.backend is None or not self.saves_keyed_state:
+            return None
+        environment = self.environment
+        groups = key_group_range(
+            environment.max_parallelism, environment.parallelism, environment.subtask_index
+        )
+        timers = self.num_event_time_timers + self.num_processing_time_timers
+        return KeyedStateToWrite(
+            self.name,
+            self.keyed_states,
+            self.num_keyed_state_entries + timers,
+            KeyGroupRange(groups.start, groups.stop - 1),
+            environment.max_parallelism,
+        )
+
+    @property
+    def saves_keyed_state(self) -> bool:
+        return bool(self.backend.tables)
+
+    def keyed_states(self) -> Iterator[StateEntries]:
+        """All that belongs to a key, as it is now."""
+        return self.backend.snapshot_states()
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        for listener in self.checkpoint_listeners():
+            self.call(listener.notify_checkpoint_complete, checkpoint_id, role="notify_checkpoint_complete")
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        for listener in self.checkpoint_listeners():
+            self.call(listener.notify_checkpoint_aborted, checkpoint_id, role="notify_checkpoint_aborted")
+
+    def checkpoint_listeners(self) -> list[Any]:
+        return [function for function in self.functions if isinstance(function, CheckpointListener)]
 
     # ---- records --------------------------------------------------------------------------------
 
@@ -268,6 +373,29 @@ class KeyedOperator(RuntimeOperator):
     def __init__(self, spec: ChainedOperator, environment: TaskEnvironment):
         super().__init__(spec, environment)
         self.timers = KeyedTimerService(self.backend, environment.now_ms)
+        self._is_restored = False
+
+    # ---- checkpoints ----------------------------------------------------------------------------
+
+    saves_keyed_state = True  # timers, and how far event time has come
+
+    def keyed_states(self) -> Iterator[StateEntries]:
+        yield from self.backend.snapshot_states()
+        for entries in self.timers.snapshot_states():
+            if entries.meta.name == EVENT_TIMERS:
+                entries.meta = replace(entries.meta, properties={"watermark": self.current_watermark})
+            yield entries
+
+    def restore_keyed(self, reader: KeyedSnapshotReader, key_groups: KeyGroupRange) -> None:
+        """Event time goes on from where it was: what was late stays late, and no window fires again."""
+        super().restore_keyed(reader, key_groups)
+        self.timers.restore(reader, key_groups)
+        meta = reader.states.get(EVENT_TIMERS)
+        watermark = MIN_WATERMARK_MS if meta is None else int(meta.properties["watermark"])
+        if self._is_restored:  # old subtasks that were not equally far: the least, so that nothing is skipped
+            watermark = min(watermark, self.current_watermark)
+        self._is_restored = True
+        self.current_watermark = self.timers.watermark = watermark
 
     # ---- timers ---------------------------------------------------------------------------------
 
@@ -303,6 +431,35 @@ class KeyedOperator(RuntimeOperator):
     @property
     def num_processing_time_timers(self) -> int:  # type: ignore[override]
         return len(self.timers.processing_time)
+
+
+class SnapshotContext(FunctionSnapshotContext):
+    def __init__(self, checkpoint_id: int, timestamp_ms: int):
+        self._checkpoint_id, self._timestamp_ms = checkpoint_id, timestamp_ms
+
+    def get_checkpoint_id(self):
+        return self._checkpoint_id
+
+    def get_checkpoint_timestamp(self):
+        return self._timestamp_ms
+
+
+class _InitializationContext(FunctionInitializationContext):
+    def __init__(self, operator: RuntimeOperator):
+        self._operator = operator
+
+    def is_restored(self):
+        return self._operator.environment.restore is not None
+
+    def get_restored_checkpoint_id(self):
+        restore = self._operator.environment.restore
+        return None if restore is None else restore.checkpoint_id
+
+    def get_operator_state_store(self):
+        return self._operator.operator_state
+
+    def get_keyed_state_store(self):
+        return self._operator.runtime_context()
 
 
 def side_output(result: Any) -> Optional[OutputTag]:

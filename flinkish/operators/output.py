@@ -10,6 +10,9 @@ import abc
 from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping, Optional
 
+from flinkish.errors import InternalError
+from flinkish.messages.checkpoints import Bytes, InlineBytes
+from flinkish.messages.deployment import TaskRestore
 from flinkish.metrics.groups import OperatorMetricGroup
 from flinkish.metrics.metricbase import MetricGroup
 
@@ -59,13 +62,22 @@ class RecordWriter(abc.ABC):
         loop calls nothing."""
 
 
+def open_inline(content: Bytes) -> Any:
+    """``TaskEnvironment.open_content`` where no storage is: what lies in messages only."""
+    if isinstance(content, InlineBytes):
+        return content.data
+    raise InternalError("could not read saved state", where=content.uri, why="this slot has no checkpoint storage")
+
+
 @dataclass
 class TaskEnvironment:
     """What every operator of a subtask may ask.
 
     ``now_ms``: processing time.  ``send_event(operator_id, payload)``: to the operator's coordinator.
     ``wakeup()``: have this subtask run soon; any thread may call it.  ``metric_group``: of the
-    subtask; each operator has its own below it.
+    subtask; each operator has its own below it.  ``restore``: what it goes on from.
+    ``open_content(content)``: bytes of saved state, or a file that can seek and wants to be closed.
+    ``final_checkpoint``: as in ``DeployTasks``.
     """
 
     job_id: str
@@ -84,5 +96,8 @@ class TaskEnvironment:
     object_reuse: bool = False
     state_backend: str = "hashmap"
     job_parameters: Mapping[str, str] = field(default_factory=dict)
+    restore: Optional[TaskRestore] = None
+    open_content: Callable[[Bytes], Any] = open_inline
+    final_checkpoint: bool = False
     #: Gets (tag id, value, timestamp) of side outputs that nobody has asked for; None drops them.
     collect_side_output: Optional[Callable[[str, Any, Optional[int]], None]] = None

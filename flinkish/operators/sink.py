@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any, Iterator, Optional
 
 import cloudpickle
 
 from flinkish.common.user_traceback import let_pass
 from flinkish.connectors.spi import Sink, SinkWriter, WriterInitContext
-from flinkish.datastream.functions import SinkContext
+from flinkish.datastream.functions import CheckpointListener, SinkContext
+from flinkish.datastream.state import ListStateDescriptor
 from flinkish.errors import InternalError, UserError
 from flinkish.messages.control import SinkCommittables, SinkPayload
 from flinkish.messages.elements import FRAME_PAYLOAD_BYTES_MAX
 from flinkish.operators.operator import RuntimeOperator
 from flinkish.operators.runtime_context import OperatorSubtaskContext
+
+#: Flink's name of the state of writers.
+WRITER_STATE: ListStateDescriptor = ListStateDescriptor("writer_raw_states")
 
 TO_DRIVER_BYTES_MAX = FRAME_PAYLOAD_BYTES_MAX - 64 * 1024  # what stands around it in the message takes less
 
@@ -28,10 +33,18 @@ class SinkWriterOperator(RuntimeOperator):
         self.writer: Any = None
         self.sink: Sink = spec.operator.sink
         self._pending: Optional[tuple[list, Optional[list]]] = None
+        self._prepared: list = []  # no snapshot has had it yet
+        self._finished = False
+        self._writer_state: Any = None
 
     def open(self):
         context = _WriterContext(self)
-        self.writer = self.call(self.sink.create_writer, context, role="create_writer")
+        self._writer_state = self.operator_state.get_list_state(WRITER_STATE)
+        entries = self._writer_state.get()
+        if entries:
+            self.writer = self.call(self.sink.restore_writer, context, entries, role="restore_writer")
+        else:
+            self.writer = self.call(self.sink.create_writer, context, role="create_writer")
 
     def close(self):
         if self.writer is not None:
@@ -113,10 +126,34 @@ class SinkWriterOperator(RuntimeOperator):
         self.call(self.writer.flush, True, role="flush")
         while not self.call(getattr, self.writer, "flushed", role="flush"):
             yield
-        committables = self.call(self.writer.prepare_commit, role="prepare_commit")
-        if committables:
-            event = SinkCommittables(self.call(cloudpickle.dumps, list(committables), role="prepare_commit"))
-            self.environment.send_event(self.spec.operator_id, event)
+        self._finished = True
+        self._prepare_commit()
+        if self._prepared and not self.environment.final_checkpoint:
+            self.environment.send_event(self.spec.operator_id, SinkCommittables(self._take_prepared()))
+
+    # ---- checkpoints ----------------------------------------------------------------------------
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id):
+        if not self._finished:
+            self.call(self.writer.flush, False, role="flush")
+            self._prepare_commit()
+        return None
+
+    def _prepare_commit(self) -> None:
+        self._prepared += self.call(self.writer.prepare_commit, role="prepare_commit")
+
+    def _take_prepared(self) -> bytes:
+        prepared, self._prepared = self._prepared, []
+        return self.call(cloudpickle.dumps, prepared, role="prepare_commit")
+
+    def snapshot_state(self, context):
+        entries = self.call(self.writer.snapshot_state, context.get_checkpoint_id(), role="snapshot_state")
+        self._writer_state.update(entries)
+        part = super().snapshot_state(context)
+        return replace(part, committables=self._take_prepared()) if self._prepared else part
+
+    def checkpoint_listeners(self):
+        return [self.writer] if isinstance(self.writer, CheckpointListener) else []
 
     def handle_event(self, payload: Any) -> None:
         if not isinstance(payload, SinkPayload):
@@ -192,6 +229,10 @@ class _WriterContext(OperatorSubtaskContext, WriterInitContext):
 
     def operator_id(self):
         return self._operator.spec.operator_id
+
+    def restored_checkpoint_id(self):
+        restore = self._environment.restore
+        return None if restore is None else restore.checkpoint_id
 
     def send_to_coordinator(self, payload):
         data = pickle.dumps(payload, pickle.HIGHEST_PROTOCOL)

@@ -8,6 +8,9 @@ Per split: each split output has a watermark generator of its own, the reader's 
 least over its splits that are not idle.  A split counts from the moment that it is assigned, so that
 nothing is late because its split spoke last.  A reader that uses the reader's own output instead has
 one generator for all.  A reader without splits, with none on the way, is idle.
+
+A snapshot has each split with its watermark.  A restored split counts with that from the start, so the
+watermark stays where it was until the split speaks or is idle.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import pyarrow as pa
 from flinkish.common import options
 from flinkish.common.user_traceback import let_pass
 from flinkish.connectors.spi import InputStatus, ReaderOutput, SourceOutput, SourceReaderContext
+from flinkish.datastream.state import ListStateDescriptor
 from flinkish.errors import InternalError, UserError
 from flinkish.messages.control import (
     SourceAddSplits,
@@ -47,6 +51,9 @@ from flinkish.operators.watermarks import (
     checked_timestamp,
     timestamp_caller,
 )
+
+#: Flink's name of the state of readers.  Entries are (pickled split, its watermark).
+READER_STATE: ListStateDescriptor = ListStateDescriptor("SourceReaderState")
 
 _READER = ""  # the reader's own output among the parts of the combined watermark
 
@@ -76,6 +83,8 @@ class SourceOperator(RuntimeOperator):
         self._elements: list[Element] = []
         self._values: list = []
         self._timestamps: Optional[list] = None
+        self._reader_state: Any = None
+        self._restored_watermarks: dict[str, int] = {}  # of splits that have no output yet
         self.outstanding = 0  # elements that the task has taken and the chain has not finished
         self.room = 0
 
@@ -85,6 +94,16 @@ class SourceOperator(RuntimeOperator):
         self.reader = self.call(self.source.create_reader, _ReaderContext(self), role="create_reader")
         if self.interval_ms:
             self._next_tick = self.environment.now_ms() + self.interval_ms
+        self._reader_state = self.operator_state.get_list_state(READER_STATE)
+        splits = []
+        for pickled, watermark in self._reader_state.get():
+            split = self.call(cloudpickle.loads, pickled, role="add_splits")
+            split_id = self.call(split.split_id, role="split_id")
+            splits.append(split)
+            self.assigned.add(split_id)
+            self._restored_watermarks[split_id] = watermark
+        if splits:
+            self.call(self.reader.add_splits, splits, role="add_splits")
         self.send(SourceRegister(self.environment.host))
         self.call(self.reader.start, role="start")
 
@@ -104,8 +123,31 @@ class SourceOperator(RuntimeOperator):
     def fileno(self) -> Optional[int]:
         return self.call(self.reader.fileno, role="fileno")
 
+    @property
+    def operator_id(self) -> str:
+        return self.spec.operator_id
+
     def send(self, payload: Any) -> None:
         self.environment.send_event(self.spec.operator_id, payload)
+
+    # ---- checkpoints ----------------------------------------------------------------------------
+
+    def snapshot_state(self, context):
+        splits = self.call(self.reader.snapshot_state, context.get_checkpoint_id(), role="snapshot_state")
+        entries = []
+        for split in splits:
+            split_id = self.call(split.split_id, role="split_id")
+            pickled = self.call(cloudpickle.dumps, split, role="snapshot_state")
+            entries.append((pickled, self._watermark_of(split_id)))
+        self._reader_state.update(entries)
+        return super().snapshot_state(context)
+
+    def _watermark_of(self, split_id: str) -> int:
+        part = self.combined.parts.get(split_id)
+        return self._restored_watermarks.get(split_id, MIN_WATERMARK_MS) if part is None else part[0]
+
+    def checkpoint_listeners(self):
+        return [self.reader]
 
     def handle_event(self, payload: Any) -> None:
         if isinstance(payload, SourceAddSplits):
@@ -199,16 +241,22 @@ class SourceOperator(RuntimeOperator):
         if not self.per_split:
             self.per_split = True
             for assigned in sorted(self.assigned):
+                self.combined.add(assigned)  # all, before the watermark of one could advance it
+            for assigned in sorted(self.assigned):
                 self.split_output(assigned)
         output = self.split_outputs.get(split_id)
         if output is None:
             self.combined.add(split_id)
             output = self.split_outputs[split_id] = _Output(self, split_id)
+            restored = self._restored_watermarks.pop(split_id, MIN_WATERMARK_MS)
+            if restored > MIN_WATERMARK_MS and self.combined.update(split_id, restored):
+                self._emit_combined()
             self._update_status()
         return output
 
     def release_split(self, split_id: str) -> None:
         self.assigned.discard(split_id)
+        self._restored_watermarks.pop(split_id, None)
         self.split_outputs.pop(split_id, None)
         if self.combined.remove(split_id):
             self._emit_combined()

@@ -24,7 +24,10 @@ from flinkish.messages.checkpoints import KeyGroupRange
 from flinkish.messages.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from flinkish.state.keyed_snapshot import KeyedSnapshotReader, StateEntries, StateKind, StateMeta
 
-_EVENT_TIMERS = StateMeta("_timer_state/event-time", StateKind.TIMERS)
+#: Name of the state.
+EVENT_TIMERS = "_timer_state/event-time"
+
+_EVENT_TIMERS = StateMeta(EVENT_TIMERS, StateKind.TIMERS)
 _PROCESSING_TIMERS = StateMeta("_timer_state/processing-time", StateKind.TIMERS)
 
 

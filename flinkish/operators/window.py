@@ -81,6 +81,15 @@ class WindowOperator(KeyedOperator):
             if type(window_function).clear is not ProcessWindowFunction.clear:
                 self.clear = window_function.clear
 
+    # ---- checkpoints ----------------------------------------------------------------------------
+
+    def initialize_state(self):
+        """The watermark says which of the restored windows have fired."""
+        super().initialize_state()
+        self._set_limits(self.current_watermark)
+        self._to_fire = sorted(start for start in self.windows if start > self.fired_limit)
+        self._to_drop = sorted(self.windows) if self.lateness_ms else []
+
     # ---- records --------------------------------------------------------------------------------
 
     def process_element(self, value, timestamp, input_index=0):

@@ -31,8 +31,8 @@ class CoordinatorWorker:
         self._calls: queue.SimpleQueue = queue.SimpleQueue()
         self._failed = False
         self._async: Optional[_AsyncThread] = None
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.thread.start()
 
     def submit(self, call: Callable[..., Any], *args: Any) -> None:
         """Run ``call(*args)`` behind what was submitted before.  Any thread."""
@@ -57,8 +57,8 @@ class CoordinatorWorker:
             stopped, its thread ends with the process.
         """
         self._calls.put((_STOP, on_close))
-        self._thread.join(timeout_ms / 1000)
-        return not self._thread.is_alive()
+        self.thread.join(timeout_ms / 1000)
+        return not self.thread.is_alive()
 
     def _run(self) -> None:
         while True:

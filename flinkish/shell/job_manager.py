@@ -20,6 +20,7 @@ import atexit
 import logging
 import math
 import os
+import random
 import secrets
 import threading
 import time
@@ -28,6 +29,7 @@ from collections import deque
 from typing import Any, Callable, Mapping, Optional, TypeVar
 
 from flinkish.common import options
+from flinkish.common.completable_future import CompletableFuture
 from flinkish.common.job_status import JobStatus
 from flinkish.common.notices import notify
 from flinkish.errors import (
@@ -42,6 +44,8 @@ from flinkish.jobmanager.dispatcher import Dispatcher
 from flinkish.jobmanager.events import (
     AbortSinks,
     CancelRequested,
+    CheckpointEffect,
+    CheckpointEvent,
     CloseConnection,
     CommitSinks,
     CoordinatorFailed,
@@ -58,7 +62,10 @@ from flinkish.jobmanager.events import (
     Send,
     SlotRegistered,
     SlotSaid,
+    SnapshotRequested,
+    SnapshotResult,
     StartCoordinators,
+    StopCoordinators,
     SupervisorEnded,
     SupervisorRegistered,
     SupervisorReported,
@@ -68,6 +75,12 @@ from flinkish.jobmanager.events import (
 )
 from flinkish.jobmanager.launcher import Launcher
 from flinkish.jobmanager.resource_manager import ResourceManager, SlotRequest
+from flinkish.messages.checkpoints import (
+    AcknowledgeCheckpoint,
+    DeclineCheckpoint,
+    NotifyEndOfData,
+    SnapshotKind,
+)
 from flinkish.messages.checks import MessageRefused, check_message
 from flinkish.messages.control import (
     Heartbeat,
@@ -98,7 +111,16 @@ TICK_MS = 100
 EXIT_TIMEOUT_MS = 5_000  # what the interpreter's exit may take
 _CLOSE_OVERTIME_MS = 25_000  # of a launcher that has to kill, and of threads that are joined
 
-_FROM_SLOTS = (TasksDeployed, TaskStateChanged, SlotFailed, OperatorEvent, MetricsReport)
+_FROM_SLOTS = (
+    TasksDeployed,
+    TaskStateChanged,
+    SlotFailed,
+    OperatorEvent,
+    MetricsReport,
+    AcknowledgeCheckpoint,
+    DeclineCheckpoint,
+    NotifyEndOfData,
+)
 
 _living: "weakref.WeakSet[JobManager]" = weakref.WeakSet()
 
@@ -149,7 +171,8 @@ class JobManager:
                 request_timeout_ms=options.read(configuration, options.SLOT_REQUEST_TIMEOUT),
                 heartbeat_timeout_ms=self._heartbeat_timeout_ms,
                 release_timeout_ms=cancellation_timeout_ms or 10_000,
-            )
+            ),
+            rng=random.Random(),
         )
         self._secret = secrets.token_bytes(32)
         self._tls = credentials_of(configuration)
@@ -163,6 +186,9 @@ class JobManager:
         self._jobs: dict[str, ManagedJob] = {}
         # Of jobs that have not ended: what a job carries (a collection, say) need not stay as long as its result.
         self._runtimes: dict[str, JobRuntime] = {}
+        self._storing: list[threading.Thread] = []  # the checkpoint storage of jobs that have ended
+        self._snapshots: dict[int, CompletableFuture[str]] = {}  # that somebody waits for, by request
+        self._last_snapshot = 0
         self._lease: Optional[str] = None
         self._launches: list[SlotLaunch] = []  # of that lease, by task index
         self._tick_due_ms = 0
@@ -226,6 +252,33 @@ class JobManager:
         self._post(JobSubmitted(runtime.description))
         return managed
 
+    def take_snapshot(
+        self, job_id: str, kind: SnapshotKind, directory: Optional[str]
+    ) -> CompletableFuture[str]:
+        """A checkpoint or savepoint of a job; its location when it is complete, and for one that stops the job
+        when all tasks have ended.  ``directory``: URI for a savepoint; None: as the job says."""
+        self.check_process()
+        future: CompletableFuture[str] = CompletableFuture()
+        with self._lock:
+            self._last_snapshot += 1
+            request_id = self._last_snapshot
+            self._snapshots[request_id] = future
+        self._post(CheckpointEvent(job_id, SnapshotRequested(request_id, kind, directory)))
+        if self._loop_over:
+            self._answer(SnapshotResult(request_id, error=InternalError("the cluster is closed")))
+        return future
+
+    def _answer(self, result: SnapshotResult) -> None:
+        with self._lock:
+            future = self._snapshots.pop(result.request_id, None)
+        if future is None:
+            return
+        if result.error is not None:
+            future.set_exception(result.error)
+        else:
+            assert result.location is not None
+            future.set_result(result.location)
+
     def describe(self) -> dict:
         """Jobs and slots as plain data, for the REST API."""
         return self._ask(lambda dispatcher: dispatcher.describe(), {"jobs": [], "slots": []})
@@ -287,8 +340,14 @@ class JobManager:
                 if self._listener is not None:
                     self._listener.close()
                 self._loop.close()
+            for thread in self._storing:
+                thread.join(max(left_ms(), 1_000) / 1000)
+                if thread.is_alive():
+                    log.warning("checkpoints of an ended job may be left over thread=%r", thread.name)
             for job in self._jobs.values():
                 self._abandon(job)
+            for request_id in list(self._snapshots):
+                self._answer(SnapshotResult(request_id, error=InternalError("the cluster is closed")))
             _living.discard(self)
             self._closed.set()
             log.info("job manager closed")
@@ -372,7 +431,8 @@ class JobManager:
     def _close_coordinators(self, job_id: str, error: Optional[FlinkishError]) -> None:
         runtime = self._runtimes.pop(job_id, None)
         if runtime is not None:
-            runtime.close_coordinators(error)
+            thread = runtime.close_coordinators(error)
+            self._storing = [other for other in (*self._storing, thread) if other is not None and other.is_alive()]
 
     def _close_in_background(self, timeout_ms: int = 15_000) -> None:
         with self._lock:
@@ -418,12 +478,18 @@ class JobManager:
                     job_id,
                     lambda runtime: self._send(connection, runtime.deployment(attempt, index, slots)),
                 )
-            case StartCoordinators(job_id, attempt):
-                self._guarded(job_id, lambda runtime: runtime.start_coordinators(attempt))
-            case CommitSinks(job_id, attempt):
-                self._guarded(job_id, lambda runtime: runtime.commit(attempt))
-            case AbortSinks(job_id, attempt):
-                self._guarded(job_id, lambda runtime: runtime.abort(attempt))
+            case StartCoordinators(job_id, attempt, checkpoint):
+                self._guarded(job_id, lambda runtime: runtime.start_coordinators(attempt, checkpoint))
+            case StopCoordinators(job_id):
+                self._guarded(job_id, lambda runtime: runtime.stop_coordinators())
+            case CheckpointEffect(job_id, order):
+                self._guarded(job_id, lambda runtime: runtime.carry_out(order))
+            case SnapshotResult():
+                self._answer(effect)
+            case CommitSinks(job_id, attempt, prepared):
+                self._guarded(job_id, lambda runtime: runtime.commit(attempt, prepared))
+            case AbortSinks(job_id, attempt, kept):
+                self._guarded(job_id, lambda runtime: runtime.abort(attempt, kept))
             case CloseConnection(connection, reason):
                 if connection in self._connections:
                     log.info("closing a connection peer=%s reason=%r", self._connections[connection].peer, reason)

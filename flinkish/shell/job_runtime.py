@@ -1,15 +1,20 @@
-"""The driver's side of one job: what its slots are sent, its coordinators, its committers.
+"""The driver's side of one job: what its slots are sent, its coordinators, its committers, its checkpoints' files.
 
 Made by who submits the job, on that thread, so that what is wrong with the user's code (a capture
 that does not pickle, a sink that refuses) is raised there.  From ``attach`` on it belongs to the
 JobManager's thread.  User code runs on threads of its own: one for each source's enumerator, one
-for all committers.  Only sink coordinators run on the JobManager's thread, as their SPI says.
+for all committers.  Only sink coordinators run on the JobManager's thread, as their SPI says.  The checkpoint
+storage has a thread too (``checkpoint_files``).
+
+Coordinators of an attempt know its number, so what the ones of an older attempt still send is dropped.
 """
 
 from __future__ import annotations
 
 import logging
 import pickle
+import threading
+from dataclasses import replace
 from typing import Any, Callable, Optional
 
 from flinkish.common import options
@@ -19,19 +24,43 @@ from flinkish.errors import FlinkishError, InvalidJobError
 from flinkish.graph.execution_graph import build_deployments
 from flinkish.graph.job_graph import ChainedOperator, JobGraph, JobVertex
 from flinkish.graph.chain_pickling import main_module_classes, pickle_chains
-from flinkish.jobmanager.events import Aborted, Committed, CommitterStarted, CoordinatorFailed, CoordinatorSaid
+from flinkish.jobmanager.events import (
+    AbortCommittables,
+    Aborted,
+    CheckpointCommitted,
+    CheckpointEvent,
+    CommitCheckpoint,
+    Committed,
+    CommitterStarted,
+    CoordinatorFailed,
+    CoordinatorSaid,
+    CoordinatorSnapshotted,
+    DiscardCheckpoint,
+    DiscardFiles,
+    NotifyCoordinators,
+    SnapshotCoordinators,
+    StoreMetadata,
+)
 from flinkish.jobmanager.job_master import JobDescription
+from flinkish.jobmanager.restart_strategy import create_restart_strategy
+from flinkish.jobmanager.restore_decision import deal_out_checkpoint
 from flinkish.jobmanager.sink_coordinator import (
+    Blobs,
     SinkCommittablesCollector,
     WriterGateway,
+    abort_committables,
     abort_sinks,
+    commit_checkpoint,
     commit_sinks,
 )
 from flinkish.jobmanager.source_coordinator import SourceCoordinator, enumerator_error, user_error
+from flinkish.messages.checkpoints import CheckpointCommit, CompletedCheckpoint
 from flinkish.messages.control import DeployTasks, OperatorEvent, SinkCommittables, SinkPayload
 from flinkish.messages.deployment import SlotAddress, TaskDeploymentDescriptor
+from flinkish.shell.checkpoint_files import CheckpointFiles
 from flinkish.shell.coordinator_worker import CoordinatorWorker
 from flinkish.shell.module_path import driver_sys_path
+from flinkish.shell.state_recovery import checkpoint_settings
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +72,8 @@ class JobRuntime:
 
     Raises:
         InvalidJobError: something in the job cannot be sent to a slot, or a sink refuses.
+        StateMigrationError: the job cannot go on from the checkpoint that its settings name.
+        CheckpointStorageError: that one cannot be read.
     """
 
     def __init__(self, job_graph: JobGraph):
@@ -58,9 +89,16 @@ class JobRuntime:
             for vertex, op in operators
             if isinstance(op.operator, SinkOperator) and isinstance(op.operator.sink, Sink)
         ]
+        commits = any(_commits(op.operator.sink) for _, op in self._sinks)
+        settings = checkpoint_settings(
+            job_graph, frozenset(op.operator_id for _, op in self._sources), commits
+        )
         self._chains = pickle_chains(job_graph)
         for _, op in self._sinks:  # last, because it may make the folder
-            _validate(op.operator.sink, op.name)
+            _validate(op.operator.sink, op.name, settings.restored is not None)
+        self._checkpointing = settings.configuration.interval_ms is not None
+        self._final_checkpoint = settings.configuration.final_checkpoint
+        self._needs_committers = commits or bool(settings.restored and settings.restored.commits)
         self._main_classes = main_module_classes()
         self._attempt = 0
         self._deployments: dict[str, tuple[TaskDeploymentDescriptor, ...]] = {}
@@ -68,15 +106,23 @@ class JobRuntime:
         self._before_attach: list[Any] = []
         self._workers: dict[str, CoordinatorWorker] = {}
         self._source_coordinators: dict[str, SourceCoordinator] = {}
+        self._checkpoint: Optional[CompletedCheckpoint] = None  # that the attempt goes on from
         self._collectors = {
-            op.operator_id: SinkCommittablesCollector(op.name, op.operator.sink)
+            op.operator_id: SinkCommittablesCollector(op.operator_id, op.name, op.operator.sink)
             for _, op in self._sinks
-            if type(op.operator.sink).create_committer is not Sink.create_committer
+            if _commits(op.operator.sink)
         }
+        self._files = CheckpointFiles(
+            self.job_id,
+            self.job_name,
+            settings.configuration.directory,
+            self._configuration,
+            self._say_to_checkpoints,
+        )
         self._committer_worker: Optional[CoordinatorWorker] = None
         self._sink_coordinators: dict[str, SinkCoordinator] = {}
         for _, op in self._sinks:
-            gateway = WriterGateway(self._sender(op.operator_id))
+            gateway = WriterGateway(self._sender_of_sink(op.operator_id))
             coordinator = op.operator.sink.create_coordinator(gateway)
             if coordinator is not None:
                 self._sink_coordinators[op.operator_id] = coordinator
@@ -84,6 +130,9 @@ class JobRuntime:
             job_graph,
             operators=tuple((op.operator_id, vertex.id) for vertex, op in operators),
             commits=bool(self._collectors),
+            checkpoints=settings,
+            restart_strategy=create_restart_strategy(self._configuration, self._checkpointing),
+            recovery_timeout_ms=options.read(self._configuration, options.RECOVERY_TIMEOUT),
             cancellation_interval_ms=options.read(
                 self._configuration, options.TASK_CANCELLATION_INTERVAL
             ),
@@ -92,17 +141,18 @@ class JobRuntime:
             ),
             slot_request_timeout_ms=(
                 options.read(self._configuration, options.SLOT_REQUEST_TIMEOUT)
-                if options.SLOT_REQUEST_TIMEOUT.key in self._configuration
+                if options.SLOT_REQUEST_TIMEOUT.text_in(self._configuration) is not None
                 else None
             ),
         )
 
     def attach(self, post: Callable[[Any], None]) -> None:
         """``post`` gives an event to the JobManager's cores; any thread may call it."""
-        if self._collectors:  # now: no thread can be started while the interpreter exits
+        if self._needs_committers:  # now: no thread can be started while the interpreter exits
             self._committer_worker = CoordinatorWorker(
                 f"flinkish committer {self.job_name}", self._committer_failed
             )
+        self._files.start()
         self._post = post
         for event in self._before_attach:
             post(event)
@@ -113,9 +163,20 @@ class JobRuntime:
         else:
             self._post(event)
 
-    def _sender(self, operator_id: str) -> Callable[[int, Any], None]:
+    def _say_to_checkpoints(self, event: Any) -> None:
+        self._say(CheckpointEvent(self.job_id, event))
+
+    def _sender(self, operator_id: str, attempt: int) -> Callable[[int, Any], None]:
         def send(subtask: int, payload: Any) -> None:
-            self._say(CoordinatorSaid(self.job_id, self._attempt, operator_id, subtask, payload))
+            self._say(CoordinatorSaid(self.job_id, attempt, operator_id, subtask, payload))
+
+        return send
+
+    def _sender_of_sink(self, operator_id: str) -> Callable[[int, Any], None]:
+        """A sink's coordinator lives as long as the job, and speaks to whoever writes now."""
+
+        def send(subtask: int, payload: Any) -> None:
+            self._sender(operator_id, self._attempt)(subtask, payload)
 
         return send
 
@@ -124,9 +185,7 @@ class JobRuntime:
     def deployment(self, attempt: int, index: int, slots: tuple[SlotAddress, ...]) -> DeployTasks:
         """What ``slots[index]`` is told to run."""
         if index == 0:
-            self._deployments = build_deployments(
-                self.job_graph, attempt, [slot.slot_id for slot in slots], self._chains
-            )
+            self._deployments = self._build_deployments(attempt, slots)
         return DeployTasks(
             job_id=self.job_id,
             job_name=self.job_name,
@@ -137,26 +196,55 @@ class JobRuntime:
             main_classes=self._main_classes,
             sys_path=driver_sys_path(self._configuration),
             initial_credits=options.read(self._configuration, options.CREDITS_PER_CHANNEL),
+            final_checkpoint=self._final_checkpoint,
         )
+
+    def _build_deployments(
+        self, attempt: int, slots: tuple[SlotAddress, ...]
+    ) -> dict[str, tuple[TaskDeploymentDescriptor, ...]]:
+        deployments = build_deployments(
+            self.job_graph, attempt, [slot.slot_id for slot in slots], self._chains
+        )
+        if self._checkpoint is None:
+            return deployments
+        dealt = deal_out_checkpoint(self.job_graph, self._checkpoint)
+        return {
+            slot_id: tuple(
+                replace(task, restore=dealt[task.execution.vertex_id, task.execution.subtask_index])
+                for task in tasks
+            )
+            for slot_id, tasks in deployments.items()
+        }
 
     # ---- coordinators ---------------------------------------------------------------------------
 
-    def start_coordinators(self, attempt: int) -> None:
-        self._attempt = attempt
+    def start_coordinators(self, attempt: int, checkpoint: Optional[CompletedCheckpoint]) -> None:
+        """Those of sources; what they saved in ``checkpoint`` is where they go on."""
+        self.stop_coordinators()
+        self._attempt, self._checkpoint = attempt, checkpoint
+        saved = {} if checkpoint is None else checkpoint.operators
         for vertex, op in self._sources:
             worker = CoordinatorWorker(
-                f"flinkish enumerator {op.name}", self._enumerator_failed(op.name)
+                f"flinkish enumerator {op.name}", self._enumerator_failed(op.name, attempt)
             )
+            snapshot = saved.get(op.operator_id)
             coordinator = SourceCoordinator(
                 op.operator.source,
                 op.name,
                 vertex.parallelism,
-                self._sender(op.operator_id),
+                self._sender(op.operator_id, attempt),
                 worker.call_async,
+                None if snapshot is None else snapshot.coordinator,
             )
             self._workers[op.operator_id] = worker
             self._source_coordinators[op.operator_id] = coordinator
             worker.submit(coordinator.start)
+
+    def stop_coordinators(self) -> None:
+        """Those of sources.  Does not wait for user code."""
+        sources, self._source_coordinators = self._source_coordinators, {}
+        for operator_id, coordinator in sources.items():
+            self._workers.pop(operator_id).close(coordinator.close)
 
     def to_coordinator(self, event: OperatorEvent) -> None:
         """What an operator has sent.  Raises what a sink coordinator raises."""
@@ -179,9 +267,9 @@ class JobRuntime:
                 self.job_id, event.operator_id, type(payload).__name__,
             )
 
-    def _enumerator_failed(self, name: str) -> Callable[[BaseException], None]:
+    def _enumerator_failed(self, name: str, attempt: int) -> Callable[[BaseException], None]:
         def failed(error: BaseException) -> None:
-            self._say(CoordinatorFailed(self.job_id, self._attempt, enumerator_error(name, error)))
+            self._say(CoordinatorFailed(self.job_id, attempt, enumerator_error(name, error)))
 
         return failed
 
@@ -189,41 +277,105 @@ class JobRuntime:
         """What the job fails with when something of it raised ``error`` on the JobManager's thread."""
         return user_error(f'a part of job "{self.job_name}" failed in the driver', error)
 
-    def close_coordinators(self, error: Optional[FlinkishError]) -> None:
-        """The job has ended.  Does not wait for user code."""
-        sources, self._source_coordinators = self._source_coordinators, {}
-        for operator_id, coordinator in sources.items():
-            self._workers.pop(operator_id).close(coordinator.close)
+    def close_coordinators(self, error: Optional[FlinkishError]) -> Optional[threading.Thread]:
+        """The job has ended.  Does not wait for user code, nor for the thread that it returns, on which the checkpoint
+        storage does what it has been told."""
+        self.stop_coordinators()
         sinks, self._sink_coordinators = self._sink_coordinators, {}
         for sink_coordinator in sinks.values():
             try:
                 sink_coordinator.close(error)
             except Exception:
                 log.exception("sink coordinator failed to close job=%s", self.job_id)
-        if self._committer_worker is not None:
-            self._committer_worker.close(_nothing)
-            self._committer_worker = None
+        committers = self._committer_worker
+        if committers is not None:
+            # Behind what the storage has yet to do, for committables are aborted after that.
+            self._files.after(lambda: committers.close(_nothing))
+        return self._files.close()
+
+    # ---- checkpoints ----------------------------------------------------------------------------
+
+    def carry_out(self, effect: Any) -> None:
+        """An order of the job's CheckpointCoordinator; its answer comes as a CheckpointEvent."""
+        match effect:
+            case SnapshotCoordinators(_, checkpoint_id, operator_ids):
+                for operator_id in operator_ids:
+                    coordinator = self._source_coordinators[operator_id]
+                    self._workers[operator_id].submit(
+                        self._snapshot_coordinator, operator_id, coordinator, checkpoint_id
+                    )
+            case NotifyCoordinators(_, checkpoint_id, complete):
+                for operator_id, coordinator in self._source_coordinators.items() if complete else ():
+                    self._workers[operator_id].submit(coordinator.notify_checkpoint_complete, checkpoint_id)
+            case StoreMetadata() | DiscardCheckpoint() | DiscardFiles():
+                self._files.carry_out(effect)
+            case CommitCheckpoint(commit):
+                self._on_committers(self._commit_checkpoint, commit, self._attempt)
+            case AbortCommittables(_, committables):
+                self._files.after(
+                    self._on_committers, self._abort_committables, committables, self._attempt
+                )
+            case _:
+                raise AssertionError(f"unknown order {effect!r}")
+
+    def _snapshot_coordinator(
+        self, operator_id: str, coordinator: SourceCoordinator, checkpoint_id: int
+    ) -> None:
+        """On the coordinator's thread.  Its failure costs the checkpoint, as in Flink."""
+        try:
+            answer = CoordinatorSnapshotted(checkpoint_id, operator_id, coordinator.snapshot(checkpoint_id))
+        except Exception as error:  # user code
+            failure = enumerator_error(coordinator.name, error)
+            answer = CoordinatorSnapshotted(checkpoint_id, operator_id, error=failure)
+        self._say_to_checkpoints(answer)
+
+    def _on_committers(self, call: Callable[..., None], *args: Any) -> None:
+        assert self._committer_worker is not None, "no sink commits"
+        self._committer_worker.submit(call, *args)
+
+    def _commit_checkpoint(self, commit: CheckpointCommit, attempt: int) -> None:
+        unknown = sorted(commit.committables.keys() - self._collectors.keys())
+        if unknown:  # the user has allowed that
+            log.warning(
+                "what a checkpoint publishes is dropped, its sinks are gone job=%s checkpoint=%d operators=%s",
+                commit.job_id, commit.checkpoint_id, ",".join(unknown),
+            )
+        error = commit_checkpoint(self._collectors, commit, self._committer_started(attempt))
+        self._say_to_checkpoints(CheckpointCommitted(commit.run_id, commit.checkpoint_id, error))
+
+    def _abort_committables(self, committables: Blobs, attempt: int) -> None:
+        self._tell_not_aborted(
+            abort_committables(self._collectors, committables, self._committer_started(attempt))
+        )
 
     # ---- committers -----------------------------------------------------------------------------
 
-    def commit(self, attempt: int) -> None:
-        """Publish, on the committers' thread; ``Committed`` follows."""
-        assert self._committer_worker is not None
-        self._committer_worker.submit(self._commit, attempt)
+    def commit(self, attempt: int, prepared: Blobs) -> None:
+        """Publish what no checkpoint has published, on the committers' thread; ``Committed`` follows."""
+        self._on_committers(self._commit, attempt, prepared)
 
-    def abort(self, attempt: int) -> None:
+    def abort(self, attempt: int, kept: Blobs) -> None:
         """Remove what was prepared, on the committers' thread; ``Aborted`` follows."""
-        assert self._committer_worker is not None
-        self._committer_worker.submit(self._abort, attempt)
+        self._on_committers(self._abort, attempt, kept)
 
-    def _commit(self, attempt: int) -> None:
-        error = commit_sinks(list(self._collectors.values()), self._committer_started(attempt))
+    def _commit(self, attempt: int, prepared: Blobs) -> None:
+        error = commit_sinks(
+            list(self._collectors.values()),
+            self._committer_started(attempt),
+            prepared,
+            by_checkpoints=self._final_checkpoint,
+        )
         self._say(Committed(self.job_id, attempt, error))
 
-    def _abort(self, attempt: int) -> None:
-        for failure in abort_sinks(list(self._collectors.values()), self._committer_started(attempt)):
-            log.warning("could not abort job=%s error=%s", self.job_id, failure)
+    def _abort(self, attempt: int, kept: Blobs) -> None:
+        self._tell_not_aborted(
+            abort_sinks(list(self._collectors.values()), self._committer_started(attempt), kept)
+        )
         self._say(Aborted(self.job_id, attempt))
+
+    def _tell_not_aborted(self, failures: list[FlinkishError]) -> None:
+        for failure in failures:
+            log.warning("could not abort job=%s error=%s", self.job_id, failure)
 
     def _committer_started(self, attempt: int) -> Callable[[str], None]:
         return lambda sink: self._say(CommitterStarted(self.job_id, attempt, sink))
@@ -235,10 +387,17 @@ class JobRuntime:
         self._say(Aborted(self.job_id, self._attempt))
 
 
-def _validate(sink: Sink, operator_name: str) -> None:
+def _commits(sink: Sink) -> bool:
+    return type(sink).create_committer is not Sink.create_committer
+
+
+def _validate(sink: Sink, operator_name: str, restored: bool) -> None:
     """A refusal of the sink names the operator, which the sink does not know."""
     try:
-        sink.validate()
+        if restored:
+            sink.validate_restored()
+        else:
+            sink.validate()
     except InvalidJobError as error:
         error.where = error.where or f'operator "{operator_name}"'
         raise

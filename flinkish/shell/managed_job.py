@@ -6,11 +6,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Mapping, Optional
 
+from flinkish.common.completable_future import CompletableFuture
 from flinkish.common.job_execution_result import JobExecutionResult
 from flinkish.common.job_status import JobStatus
 from flinkish.errors import FlinkishError, JobCancelledError
 from flinkish.jobmanager.dispatcher import Dispatcher
 from flinkish.jobmanager.events import CancelRequested
+from flinkish.messages.checkpoints import SnapshotKind
+from flinkish.storage.checkpoint_storage import CheckpointStorage
 
 if TYPE_CHECKING:
     from flinkish.shell.job_manager import JobManager
@@ -50,6 +53,19 @@ class ManagedJob:
         """Ask the job to end; ``wait`` waits for it."""
         self._manager.check_process()
         self._manager._post(CancelRequested(self.job_id))
+
+    def take_savepoint(self, directory: Optional[str] = None) -> CompletableFuture[str]:
+        """A savepoint below ``directory``, None: the configured folder; the job goes on.  Its location."""
+        return self._manager.take_snapshot(self.job_id, SnapshotKind.SAVEPOINT, _absolute(directory))
+
+    def take_checkpoint(self) -> CompletableFuture[str]:
+        """A checkpoint out of turn.  Its location."""
+        return self._manager.take_snapshot(self.job_id, SnapshotKind.CHECKPOINT, None)
+
+    def stop(self, drain: bool, directory: Optional[str] = None) -> CompletableFuture[str]:
+        """Take a savepoint, then end the job; ``drain``: event time comes to its end before."""
+        kind = SnapshotKind.SAVEPOINT_TERMINATE if drain else SnapshotKind.SAVEPOINT_SUSPEND
+        return self._manager.take_snapshot(self.job_id, kind, _absolute(directory))
 
     def wait(self, timeout_s: Optional[float] = None) -> JobExecutionResult:
         """Wait for the end, and in application mode for the end of slots and threads too.
@@ -105,3 +121,8 @@ class ManagedJob:
             )
 
         return self._manager._ask(find, {})
+
+
+def _absolute(directory: Optional[str]) -> Optional[str]:
+    """Relative to the folder of the driver, in the form that the checkpoint storage gives."""
+    return None if directory is None else CheckpointStorage(directory).directory

@@ -31,6 +31,7 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import replace
 from typing import Any, Optional
 
 from flinkish.common.driver_only import this_is_slot
@@ -43,6 +44,7 @@ from flinkish.errors import (
     UnpicklableFunctionError,
 )
 from flinkish.graph.chain_pickling import unpickle_main_classes
+from flinkish.messages.checkpoints import CheckpointAborted, CheckpointComplete, DeclineCheckpoint, TriggerCheckpoint
 from flinkish.messages.control import (
     CancelTasks,
     DeployTasks,
@@ -58,12 +60,14 @@ from flinkish.messages.control import (
     TaskStateChanged,
 )
 from flinkish.messages.deployment import ExecutionAttemptID, TaskFailure
+from flinkish.operators.snapshots import TaskSnapshot
 from flinkish.shell.clock import SystemClock
 from flinkish.shell.connections import ROLE_JOB_MANAGER, Connection
 from flinkish.shell.event_loop import EventLoop
 from flinkish.shell.finding import wait_connected
 from flinkish.shell.interruption import interrupt_user_code
 from flinkish.shell.peer_connections import PeerConnections
+from flinkish.shell.snapshot_executor import SnapshotExecutor
 from flinkish.shell.tls import Tls
 from flinkish.shell.process import (
     EXIT_BROKEN,
@@ -134,6 +138,7 @@ class SlotProcess:
         self._control: Optional[Connection] = None
         self._peers: Optional[PeerConnections] = None
         self._core: Optional[SlotCore] = None
+        self._snapshots: Optional[SnapshotExecutor] = None
         self._deployed: Optional[DeployTasks] = None
         self._held: Optional[list[TaskStateChanged]] = None
         self._watched: set[int] = set()
@@ -200,13 +205,20 @@ class SlotProcess:
             tls,
             launch.unix_sockets,
         )
-        self._core = SlotCore(
+        # Only lambdas: each needs the other.
+        self._snapshots = snapshots = SnapshotExecutor(
+            self.loop,
+            lambda *stored: core.snapshot_stored(*stored),
+            lambda *failed: core.snapshot_failed(*failed),
+        )
+        self._core = core = SlotCore(
             self.slot_id,
             host_identity(),
             self._clock.now_ms,
             self._peers,
             self,
             clock_ns=self._clock.perf_ns,
+            open_content=snapshots.open_content,
         )
         address = self._peers.address
         self._control.send_message(RegisterSlot(launch.lease, self.slot_id, os.getpid(), address))
@@ -269,6 +281,8 @@ class SlotProcess:
                 self._core.dispose()
             except Exception as error:
                 self._broken(error)
+        if self._snapshots is not None:
+            self._snapshots.close()
         control = self._control
         if control is not None and not control.closed:
             control.on_close = None
@@ -432,9 +446,14 @@ class SlotProcess:
                 core.on_operator_event(message)
             case DeployTasks():
                 self._deploy(core, message)
+            case TriggerCheckpoint():
+                core.on_trigger_checkpoint(message)
+            case CheckpointComplete(job_id, attempt) | CheckpointAborted(job_id, attempt):
+                if self._is_current(job_id, attempt):
+                    core.on_checkpoint_notice(message)
             case StartTasks(job_id, attempt):
                 if self._is_current(job_id, attempt):
-                    core.start()
+                    self._start(core)
             case CancelTasks(job_id, attempt):
                 if self._is_current(job_id, attempt):
                     core.cancel()
@@ -451,8 +470,9 @@ class SlotProcess:
         return deployed is not None and (deployed.job_id, deployed.attempt) == (job_id, attempt)
 
     def _deploy(self, core: SlotCore, deploy: DeployTasks) -> None:
-        assert self._peers is not None
+        assert self._peers is not None and self._snapshots is not None
         core.dispose()
+        self._snapshots.configure(deploy.configuration)
         self._deployed = deploy
         try:
             _extend_sys_path(deploy.sys_path)
@@ -479,6 +499,19 @@ class SlotProcess:
                 self._control.send_message(TasksDeployed(deploy.job_id, deploy.attempt))
 
         self._peers.begin(deploy.job_id, deploy.attempt, receivers, on_ready)
+
+    def _start(self, core: SlotCore) -> None:
+        """Open the operators.  What they restore is there to stay, so the collector does not walk it."""
+        restores = any(task.descriptor.restore is not None for task in core.tasks.values())
+        if not restores:
+            core.start()
+            return
+        gc.disable()
+        try:
+            core.start()
+        finally:
+            gc.enable()
+        gc.freeze()
 
     def _install_main_classes(self, pickled: bytes) -> None:
         """Classes of the driver's `__main__` become those of ours, so that records of them pickle."""
@@ -551,6 +584,27 @@ class SlotProcess:
     def operator_event(self, event: OperatorEvent) -> None:
         if self._control is not None:
             self._control.send_message(event)
+
+    def checkpoint_message(self, message: Any) -> None:
+        if self._control is None:
+            return
+        try:
+            self._control.send_message(message)
+        except Exception as error:
+            if not isinstance(message, DeclineCheckpoint):
+                raise
+            # Its error does not pickle; that it has failed must still be known.
+            why = f"its error could not be sent: {type(error).__name__}: {error}"
+            wrapped = TaskFailure(InternalError(str(message.failure.error), why=why))
+            self._control.send_message(replace(message, failure=wrapped))
+
+    def store_snapshot(self, snapshot: TaskSnapshot) -> None:
+        assert self._snapshots is not None
+        self._snapshots.store(snapshot)
+
+    def drop_snapshot(self, execution: ExecutionAttemptID, checkpoint_id: int) -> None:
+        assert self._snapshots is not None
+        self._snapshots.drop(execution, checkpoint_id)
 
     def wakeup(self) -> None:
         self.loop.call_soon_threadsafe(self._woken)

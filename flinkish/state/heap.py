@@ -123,8 +123,6 @@ class HeapKeyedStateBackend:
             table = self.table(meta.name)
             windows = isinstance(table, WindowTable)
             self._restored[meta.name] = meta
-            if meta.namespaced and not windows:
-                self._scoped.add(meta.name)
             if meta.name in self._states:
                 raise InternalError(
                     f'state "{meta.name}" was asked for before it was restored', where=f'operator "{self.operator}"'

@@ -178,14 +178,22 @@ def key_groups_of_canonical(keys: list, max_parallelism: int) -> np.ndarray:
 
 def _crcs_of_texts(keys: list) -> Optional[np.ndarray]:
     """crc32 of what `encode_key` gives: the tag and length first, computed once for each length."""
-    try:
-        texts = list(map(str.encode, keys))
-    except UnicodeEncodeError:  # a lone surrogate
-        return None
-    lengths = list(map(len, texts))
-    prefixes = {length: crc32(encode_key("x" * length)[:-length or None]) for length in set(lengths)}
-    starts = map(prefixes.__getitem__, lengths)
-    return np.fromiter(map(crc32, texts, starts), dtype=np.uint32, count=len(keys))
+    crcs = np.empty(len(keys), dtype=np.uint32)
+    prefixes: dict[int, int] = {}
+    for start in range(0, len(keys), _CHUNK):
+        try:
+            texts = list(map(str.encode, keys[start : start + _CHUNK]))
+        except UnicodeEncodeError:  # a lone surrogate
+            return None
+        lengths = list(map(len, texts))
+        for length in set(lengths) - prefixes.keys():
+            prefixes[length] = crc32(encode_key("x" * length)[: -length or None])
+        starts = map(prefixes.__getitem__, lengths)
+        crcs[start : start + len(texts)] = np.fromiter(map(crc32, texts, starts), np.uint32, len(texts))
+    return crcs
+
+
+_CHUNK = 1 << 14  # texts at once: they fit into the cache
 
 
 # ---- columns ------------------------------------------------------------------------------------

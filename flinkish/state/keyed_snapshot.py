@@ -20,12 +20,13 @@ pickles), so the storage is trusted as the job's code is.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import pickle
 import struct
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Iterable, Iterator, Mapping, Optional, Union
+from typing import Any, BinaryIO, Callable, Iterable, Iterator, Mapping, Optional, Union
 from zlib import crc32
 
 import numpy as np
@@ -35,12 +36,12 @@ from flinkish.errors import CorruptSnapshotError, InternalError, StateMigrationE
 from flinkish.messages.checkpoints import KeyGroupRange
 from flinkish.state.key_groups import UPPER_BOUND_MAX_PARALLELISM, key_groups_of_canonical
 from flinkish.state.serializers import DeclaredType, LayoutReader, LayoutWriter, RecordLayout
-from flinkish.state.value_columns import decode_column, encode_column
+from flinkish.state.value_columns import decode_column, encode_column, table_column
 
 VERSION = 1
 #: Flink's ``execution.checkpointing.snapshot-compression`` is a switch; this is what it switches on.
 COMPRESSION = "zstd"
-BLOCK_BYTES = 128 << 10  # its entries fit into the cache of a core: 1.7 s for 1 M keys, 2.5 s with 512 kB
+BLOCK_BYTES = 128 << 10  # what a reader of some key groups may read too much at either end
 BLOCK_BYTES_MAX = 1 << 20  # unless a single entry is larger
 
 _MAGIC, _END_MAGIC = b"FLKS", b"SKLF"
@@ -68,7 +69,7 @@ class StateMeta:
         namespaced: entries belong to a key and a namespace, e.g. a window's start.
         declared: types that its descriptor gave: "value" (of a list: of its elements), of a map "key" too.
         ttl: the time to live of its entries, if any, as its backend describes it.
-        properties: facts of the operator that are no entries (JSON values), e.g. how far windows have fired.
+        properties: facts of the operator that are no entries (JSON values), e.g. its watermark.
     """
 
     name: str
@@ -117,7 +118,8 @@ class StateEntries:
 
 
 class KeyedSnapshotWriter:
-    """Writes one file, block by block; memory beyond the state's own is some blocks and 16 bytes an entry.
+    """Writes one file, block by block; memory beyond the state's own is some blocks, and its keys and values
+    as columns (8 bytes a number or object, the length of a text).
 
     Args:
         out: the file; written from front to back.
@@ -147,26 +149,25 @@ class KeyedSnapshotWriter:
 
     def write(self, entries: StateEntries) -> None:
         """All entries of a state that lies in a table: they are brought into the order of key groups here."""
-        count = len(entries.keys)
+        meta, count = entries.meta, len(entries.keys)
         assert len(entries.values) == count
+        blocks = self._state(meta)
         if not count:
-            self._state(entries.meta)
             return
         groups = key_groups_of_canonical(entries.keys, self._max_parallelism)
         order = np.argsort(groups.astype(np.int16), kind="stable")  # a radix sort of 2-byte numbers
         groups = groups[order]
-        keys, values, namespaces = map(_as_array, (entries.keys, entries.values, entries.namespaces))
-        start = 0
-        while start < count:
-            part = order[start : start + self._block_entries]
-            self.write_sorted(
-                entries.meta,
-                groups[start : start + len(part)],
-                keys[part].tolist(),
-                values[part].tolist(),
-                None if namespaces is None else namespaces[part].tolist(),
-            )
-            start += len(part)
+        self._check_groups(meta, blocks, groups)
+        with self._explained(meta):
+            columns = [
+                values and table_column(values, self._layouts).sorted(order)
+                for values in (entries.namespaces, entries.keys, entries.values)
+            ]
+
+        def encode(start: int, end: int) -> list:
+            return [column and column.encode(start, end) for column in columns]
+
+        self._write_blocks(meta, blocks, groups, encode)
 
     def write_sorted(
         self, meta: StateMeta, groups: np.ndarray, keys: list, values: list, namespaces: Optional[list] = None
@@ -179,6 +180,16 @@ class KeyedSnapshotWriter:
         blocks = self._state(meta)
         if not keys:
             return
+        self._check_groups(meta, blocks, groups)
+
+        def encode(start: int, end: int) -> list:
+            return [
+                part and encode_column(part[start:end], self._layouts) for part in (namespaces, keys, values)
+            ]
+
+        self._write_blocks(meta, blocks, groups, encode)
+
+    def _check_groups(self, meta: StateMeta, blocks: list, groups: np.ndarray) -> None:
         first, last = int(groups[0]), int(groups[-1])
         if first not in self._key_groups or last not in self._key_groups or (blocks and first < blocks[-1][4]):
             raise InternalError(
@@ -186,39 +197,36 @@ class KeyedSnapshotWriter:
                 where=f'operator "{self._operator}"',
                 why=f"entries of key groups {first} to {last} came to the subtask of {self._key_groups}",
             )
-        self._write_block(meta, blocks, groups, keys, values, namespaces)
 
-    def _write_block(
-        self, meta: StateMeta, blocks: list, groups: np.ndarray, keys: list, values: list, namespaces: Optional[list]
+    def _write_blocks(
+        self, meta: StateMeta, blocks: list, groups: np.ndarray, encode: Callable[[int, int], list]
     ) -> None:
-        data = self._dumps(meta, groups, keys, values, namespaces)
-        count, size = len(keys), len(data)
-        self._block_entries = max(1, min(count * BLOCK_BYTES // size, 4 * count, 1 << 18))
-        if size > BLOCK_BYTES_MAX and count > 1:
-            del data
-            half = count // 2
-            for part in (slice(0, half), slice(half, count)):
-                names = None if namespaces is None else namespaces[part]
-                self._write_block(meta, blocks, groups[part], keys[part], values[part], names)
-            return
-        packed = data if self._codec is None else self._codec.compress(data, asbytes=True)
-        blocks.append([self._offset, len(packed), crc32(packed), int(groups[0]), int(groups[-1]), count, size])
-        self._write(packed)
+        start, count = 0, len(groups)
+        length = self._block_entries
+        while start < count:
+            end = min(start + length, count)
+            data = self._dumps(meta, groups[start:end], lambda: encode(start, end))
+            if len(data) > BLOCK_BYTES_MAX and end - start > 1:
+                length = (end - start) // 2
+                continue
+            packed = data if self._codec is None else self._codec.compress(data, asbytes=True)
+            first, last = int(groups[start]), int(groups[end - 1])
+            blocks.append([self._offset, len(packed), crc32(packed), first, last, end - start, len(data)])
+            self._write(packed)
+            length = max(1, min((end - start) * BLOCK_BYTES // len(data), 4 * length, 1 << 18))
+            start = end
+        self._block_entries = length
 
-    def _dumps(
-        self, meta: StateMeta, groups: np.ndarray, keys: list, values: list, namespaces: Optional[list]
-    ) -> bytes:
+    def _dumps(self, meta: StateMeta, groups: np.ndarray, encode: Callable[[], list]) -> bytes:
         present, counts = np.unique(groups, return_counts=True)
+        with self._explained(meta):
+            return self._layouts.dumps((present.astype("<i4").tobytes(), counts.astype("<i4").tobytes(), *encode()))
+        raise AssertionError("it returns or raises")
+
+    @contextlib.contextmanager
+    def _explained(self, meta: StateMeta) -> Iterator[None]:
         try:
-            return self._layouts.dumps(
-                (
-                    present.astype("<i4").tobytes(),
-                    counts.astype("<i4").tobytes(),
-                    None if namespaces is None else encode_column(namespaces, self._layouts),
-                    encode_column(keys, self._layouts),
-                    encode_column(values, self._layouts),
-                )
-            )
+            yield
         except RecursionError:
             raise self._unpicklable(meta, "a value is nested too deeply") from None
         except Exception as error:  # pickling runs code of the values' classes, which may raise anything
@@ -277,12 +285,10 @@ def write_keyed_snapshot(
     return writer.close()
 
 
-def _as_array(values: Optional[list]) -> Any:
-    # np.array(values) would look into lists and tuples.
-    return None if values is None else np.fromiter(values, dtype=object, count=len(values))
-
-
 # ---- reading ------------------------------------------------------------------------------------
+
+
+_READ_BYTES = 8 << 20  # at once: a request to an object store takes as long as a megabyte
 
 
 @dataclass(frozen=True)
@@ -306,6 +312,21 @@ class EntryBlock:
     keys: list
     values: list
     namespaces: Optional[list] = None
+
+
+def _runs(blocks: list[_Block]) -> Iterator[list[_Block]]:
+    """Blocks that lie one behind the other, as many as are read at once."""
+    run: list[_Block] = []
+    for block in blocks:
+        if run and (
+            run[-1].offset + run[-1].length != block.offset
+            or block.offset + block.length - run[0].offset > _READ_BYTES
+        ):
+            yield run
+            run = []
+        run.append(block)
+    if run:
+        yield run
 
 
 _UNDECODABLE = (pickle.UnpicklingError, EOFError, IndexError, KeyError, ValueError, pa.ArrowException, OSError)
@@ -359,12 +380,19 @@ class KeyedSnapshotReader:
             StateMigrationError: values have a class that cannot take them any more.
         """
         wanted = self.key_groups if key_groups is None else key_groups.intersection(self.key_groups)
-        for block in self._blocks.get(state, ()):
-            if wanted.count and block.first_group <= wanted.end and block.last_group >= wanted.start:
-                yield self._cut(self._decode(state, block), wanted)
+        blocks = [
+            block
+            for block in self._blocks.get(state, ())
+            if wanted.count and block.first_group <= wanted.end and block.last_group >= wanted.start
+        ]
+        for run in _runs(blocks):
+            start = run[0].offset
+            data = memoryview(self._read(start, run[-1].offset + run[-1].length - start))
+            for block in run:
+                part = data[block.offset - start : block.offset - start + block.length]
+                yield self._cut(self._decode(state, block, part), wanted)
 
-    def _decode(self, state: str, block: _Block) -> EntryBlock:
-        data = self._read(block.offset, block.length)
+    def _decode(self, state: str, block: _Block, data: Any) -> EntryBlock:
         if crc32(data) != block.checksum:
             raise self._corrupt(block.offset, f"the checksum of the block of {block.length} bytes is wrong")
         layouts = self._layouts

@@ -29,12 +29,14 @@ from array import array
 from typing import Any, Callable, Iterable, Optional
 
 import numpy as np
+import pyarrow as pa
 
 from flinkish.common.types import Row
 from flinkish.state.serializers import LayoutReader, LayoutWriter
 
 _DEPTH_MAX = 4
 _FIELDS_MAX = 64
+_CHUNK = 1 << 16
 _WIDTHS = ((1, "<i1"), (2, "<i2"), (4, "<i4"), (8, "<i8"))
 _TYPES = dict(_WIDTHS)
 
@@ -58,7 +60,7 @@ def encode_column(values: list, layouts: LayoutWriter, depth: int = 0, alone: bo
     elif kind is int:
         column = _encode_ints(values)
     elif kind is float:
-        column = "d", np.array(array("d", values)).astype("<f8").tobytes()
+        column = _floats(np.array(array("d", values)))
     elif kind is type(None):
         column = "n", len(values)
     elif kind is bool:
@@ -83,10 +85,17 @@ def encode_column(values: list, layouts: LayoutWriter, depth: int = 0, alone: bo
 
 def _encode_ints(values: list) -> Optional[tuple]:
     try:
-        numbers = np.array(array("q", values))
+        return _ints(np.array(array("q", values)))
     except OverflowError:
         return None
-    low, high = int(numbers.min()), int(numbers.max())
+
+
+def _floats(numbers: np.ndarray) -> tuple:
+    return "d", numbers.astype("<f8").tobytes()
+
+
+def _ints(numbers: np.ndarray) -> tuple:
+    low, high = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
     for width, name in _WIDTHS:
         if -(1 << 8 * width - 1) <= low and high < 1 << 8 * width - 1:
             return "q", width, numbers.astype(name).tobytes()
@@ -146,7 +155,143 @@ def _encode_records(kind: type, values: list, layouts: LayoutWriter, depth: int)
 
 def _share(values: list) -> bool:
     """One object stands in two places, and must be one afterwards."""
-    return len(set(map(id, values))) != len(values)
+    ids = np.fromiter(map(id, values), dtype=np.int64, count=len(values))
+    return len(np.unique(ids)) != len(values)
+
+
+# ---- whole tables -------------------------------------------------------------------------------
+
+
+class TableColumn:
+    """All values of a table, to be brought into another order and encoded piece by piece.
+
+    Values are turned into numbers and bytes in the order of the table, which is most often the order in
+    which they lie in memory, and those are sorted.  Encoding sorted objects instead reads each from a
+    place of its own: 1 M str keys with int values took 1.7 to 2.4 s instead of 0.8.
+    """
+
+    def sorted(self, order: np.ndarray) -> "TableColumn":
+        """Takes the place of this one, which must not be used any more."""
+        raise NotImplementedError
+
+    def encode(self, start: int, end: int) -> tuple:
+        """What `encode_column` gives for these values."""
+        raise NotImplementedError
+
+
+def table_column(values: list, layouts: LayoutWriter, depth: int = 0) -> TableColumn:
+    kinds = set(map(type, values))
+    column: Optional[TableColumn] = None
+    if len(kinds) == 1:
+        (kind,) = kinds
+        if kind is int:
+            column = _Numbers.of("q", values)
+        elif kind is float:
+            column = _Numbers.of("d", values)
+        elif kind is str:
+            column = _Texts.of(values)
+        elif kind is tuple and depth < _DEPTH_MAX:
+            width = len(values[0])
+            if 0 < width <= _FIELDS_MAX and len(set(map(len, values))) == 1:
+                columns = [table_column(list(part), layouts, depth + 1) for part in zip(*values)]
+                column = _Fields(("t",), columns)
+        elif depth == 0 and kind not in (list, dict, Row):
+            column = _records(kind, values, layouts)
+    return column or _Objects(values, layouts, depth)
+
+
+def _records(kind: type, values: list, layouts: LayoutWriter) -> Optional[TableColumn]:
+    form = layouts.form_of(kind)
+    if form is None or not 0 < len(form.fields) <= _FIELDS_MAX:
+        return None
+    fields: list[list] = [[] for _ in form.fields]
+    for start in range(0, len(values), _CHUNK):
+        rows = list(map(form.values, values[start : start + _CHUNK]))
+        if None in rows:
+            return None
+        for field, part in zip(fields, zip(*rows)):  # type: ignore[arg-type]
+            field += part
+    number = layouts.number(form)
+    return _Fields(("r", number), [table_column(field, layouts, 1) for field in fields])
+
+
+class _Numbers(TableColumn):
+    def __init__(self, tag: str, numbers: np.ndarray):
+        self._tag, self._numbers = tag, numbers
+
+    @classmethod
+    def of(cls, tag: str, values: list) -> Optional["_Numbers"]:
+        try:
+            return cls(tag, np.array(array(tag, values)))
+        except OverflowError:
+            return None
+
+    def sorted(self, order: np.ndarray) -> TableColumn:
+        return _Numbers(self._tag, self._numbers[order])
+
+    def encode(self, start: int, end: int) -> tuple:
+        return (_ints if self._tag == "q" else _floats)(self._numbers[start:end])
+
+
+class _Texts(TableColumn):
+    """UTF-8, each with a NUL behind it, and where each begins."""
+
+    def __init__(self, texts: pa.LargeBinaryArray):
+        self._texts = texts
+
+    @classmethod
+    def of(cls, values: list) -> Optional["_Texts"]:
+        parts: list[bytes] = []
+        lengths: list[np.ndarray] = []
+        try:
+            for start in range(0, len(values), _CHUNK):
+                texts = list(map(str.encode, values[start : start + _CHUNK]))
+                data = b"\0".join(texts)
+                if data.count(b"\0") != len(texts) - 1:
+                    return None
+                parts += data, b"\0"
+                lengths.append(np.fromiter(map(len, texts), dtype=np.int64, count=len(texts)))
+        except UnicodeEncodeError:  # a lone surrogate
+            return None
+        offsets = np.zeros(len(values) + 1, dtype=np.int64)
+        np.cumsum(np.concatenate(lengths) + 1, out=offsets[1:])
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]
+        return cls(pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(values), buffers))
+
+    def sorted(self, order: np.ndarray) -> TableColumn:
+        return _Texts(self._texts.take(pa.array(order)))
+
+    def encode(self, start: int, end: int) -> tuple:
+        _, offsets, data = self._texts.buffers()
+        first, last = np.frombuffer(offsets, dtype=np.int64)[[start, end]].tolist()
+        return "s", str(data[first : last - 1], "utf-8")
+
+
+class _Fields(TableColumn):
+    def __init__(self, head: tuple, columns: list[TableColumn]):
+        self._head, self._columns = head, columns
+
+    def sorted(self, order: np.ndarray) -> TableColumn:
+        for position, column in enumerate(self._columns):
+            self._columns[position] = column.sorted(order)
+        return self
+
+    def encode(self, start: int, end: int) -> tuple:
+        return *self._head, end - start, [column.encode(start, end) for column in self._columns]
+
+
+class _Objects(TableColumn):
+    def __init__(self, values: list, layouts: LayoutWriter, depth: int):
+        # np.array(values) would look into lists and tuples.
+        self._objects = np.fromiter(values, dtype=object, count=len(values))
+        self._layouts, self._depth = layouts, depth
+
+    def sorted(self, order: np.ndarray) -> TableColumn:
+        self._objects = self._objects[order]
+        return self
+
+    def encode(self, start: int, end: int) -> tuple:
+        return encode_column(self._objects[start:end].tolist(), self._layouts, self._depth, alone=self._depth == 0)
 
 
 # ---- reading ------------------------------------------------------------------------------------

@@ -53,6 +53,19 @@ class FoundCheckpoint:
     problem: Optional[str] = None
 
 
+@dataclass(frozen=True)
+class FoundSavepoint:
+    """A folder ``savepoint-...``; ``problem``: why it is no whole savepoint, None when it is one."""
+
+    location: str
+    savepoint: Optional[CompletedCheckpoint] = None
+    problem: Optional[str] = None
+
+    @property
+    def completed_ms(self) -> int:
+        return 0 if self.savepoint is None else self.savepoint.completed_ms
+
+
 class SnapshotStream:
     """A new file.  As a context manager it is closed at a good end, and given up after an error.
 
@@ -307,6 +320,28 @@ class CheckpointStorage:
                 return source.read()
 
         return decode_metadata(self._attempt("read", path, read), location)
+
+    def job_ids(self) -> list[str]:
+        """Jobs that have a folder here, sorted."""
+        selector = fs.FileSelector(self._base, allow_not_found=True)
+        infos = self._attempt("list", self._base, lambda: self._fs.get_file_info(selector))
+        folders = [info.base_name for info in infos if info.type == fs.FileType.Directory]
+        return sorted(name for name in folders if _JOB_ID.fullmatch(name))
+
+    def list_savepoints(self) -> list[FoundSavepoint]:
+        """All savepoints directly in this folder, newest first, those that are not whole with the reason."""
+        selector = fs.FileSelector(self._base, allow_not_found=True)
+        infos = self._attempt("list", self._base, lambda: self._fs.get_file_info(selector))
+        found = []
+        for info in infos:
+            if info.type != fs.FileType.Directory or not _SAVEPOINT.fullmatch(info.base_name):
+                continue
+            location = self._uri(info.path)
+            try:
+                found.append(FoundSavepoint(location, self._load(self._fs, info.path, location)))
+            except CorruptSnapshotError as error:
+                found.append(FoundSavepoint(location, problem=error.why))
+        return sorted(found, key=lambda one: (one.completed_ms, one.location), reverse=True)
 
     def list_checkpoints(self, job_id: str) -> list[FoundCheckpoint]:
         """All folders ``chk-<n>`` of a job, newest first, those that are not whole with the reason."""

@@ -7,6 +7,10 @@ what a reader would still notice is kept:
 - a watermark replaces the one before it;
 - a status that undoes the one before it takes it away, unless a watermark came between;
 - of the latency markers of one source the first stays, which has waited longest.
+
+A barrier, the marker of a checkpoint that was given up and the ends are kept as they came, and nothing is
+merged across them: what stands before a barrier belongs to the checkpoint, what stands behind does not.
+(Their number is bounded by the checkpoints under way.)
 """
 
 from __future__ import annotations

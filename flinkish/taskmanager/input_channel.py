@@ -26,7 +26,8 @@ SMALL_FRAME_BYTES = 8 * 1024
 
 class InputChannel:
     """``gate``: has ``channel_ready(channel)``, called when this one is not ``listed`` there and
-    has something; a listed channel may be empty again (two statuses that undo each other).
+    has something; a listed channel may be empty again (two statuses that undo each other), and one that
+    is held for a barrier stays listed although the gate does not read it.
 
     ``transport`` None: the sender is in the same slot and shares ``ledger``.
     """
@@ -45,6 +46,7 @@ class InputChannel:
         "credits_owed",
         "credits_sent_at",
         "bytes_in",
+        "data_ended",
         "ended",
         "closed",
     )
@@ -72,6 +74,7 @@ class InputChannel:
         self.credits_owed = 0
         self.credits_sent_at = max(1, ledger.window // 2)
         self.bytes_in = 0
+        self.data_ended = False  # its end, of data or of all, has been taken
         self.ended = False
         self.closed = False
 

@@ -2,7 +2,11 @@
 
 A union is one gate over the channels of several edges.  Channels that have something wait in
 ``ready`` and take turns, one element each.  Watermarks and statuses go through the valve, so what
-comes out is that of the input as a whole; EndOfInput comes out once, when every channel has ended.
+comes out is that of the input as a whole; EndOfInput comes out once, when the data of every channel
+have ended.
+
+Barriers and markers come out one by one, as (channel, event).  A channel whose barrier has been taken is not
+read any more until ``resume``; what arrives for it stays in its queue and keeps its credits.
 
 Small row batches that lie ready side by side are joined, up to 1,024 records: a batch of one costs a
 task about 20 microseconds, and with a hundred senders that each flush one there are many.
@@ -11,11 +15,14 @@ task about 20 microseconds, and with a hundred senders that each flush one there
 from __future__ import annotations
 
 from collections import deque
-from typing import Optional
+from typing import Callable, Optional, Union
 
 from flinkish.messages.elements import (
+    CancelCheckpointMarker,
+    CheckpointBarrier,
     ColumnBatch,
     Element,
+    EndOfData,
     EndOfInput,
     RowBatch,
     Watermark,
@@ -27,24 +34,31 @@ from flinkish.taskmanager.watermark_valve import WatermarkValve
 JOIN_BELOW = 256
 JOIN_UP_TO = 1024
 
+CheckpointEvent = Union[CheckpointBarrier, CancelCheckpointMarker]
+
 
 class InputGate:
-    """Input ``input_index`` of a subtask.  Add all channels, then ``seal``."""
+    """Input ``input_index`` of a subtask.  Add all channels, then ``seal``.
+
+    ``on_closed(channel)``: its EndOfInput has been taken.  ``ended``: no more data come; ``closed``: nothing
+    comes any more."""
 
     def __init__(self, input_index: int):
         self.input_index = input_index
         self.channels: list[InputChannel] = []
         self.ready: deque[InputChannel] = deque()
         self.valve: WatermarkValve = None  # type: ignore[assignment]  # by seal()
+        self.on_closed: Callable[[InputChannel], None] = lambda channel: None
         self.records_in = 0
-        self.ended = False
+        self.ended = self.closed = False
+        self._with_data = 0
         self._open_channels = 0
         self._combined: deque[Element] = deque()
 
     def seal(self) -> None:
         """All channels are there."""
         self.valve = WatermarkValve(len(self.channels))
-        self._open_channels = len(self.channels)
+        self._with_data = self._open_channels = len(self.channels)
 
     def channel_ready(self, channel: InputChannel) -> None:
         """``channel`` is about to have something."""
@@ -55,7 +69,14 @@ class InputGate:
     def has_input(self) -> bool:
         return bool(self.ready or self._combined)
 
-    def next_element(self) -> Optional[Element]:
+    def resume(self, channel: InputChannel) -> None:
+        """Read on behind the barrier of ``channel``."""
+        if channel.queue:
+            self.ready.append(channel)
+        else:
+            channel.listed = False
+
+    def next_element(self) -> Union[Element, tuple[InputChannel, CheckpointEvent], None]:
         """The next element of this input, or None when nothing is here now."""
         combined, ready = self._combined, self.ready
         while True:
@@ -83,13 +104,31 @@ class InputGate:
             elif kind is WatermarkStatus:
                 combined.extend(self.valve.status(channel.index, element.idle))
             elif kind is EndOfInput:
-                combined.extend(self.valve.finish(channel.index))
+                self._end_data(channel)
                 self._open_channels -= 1
-                if self._open_channels == 0:
-                    self.ended = True
-                    combined.append(element)
+                self.closed = self._open_channels == 0
+                self.on_closed(channel)
+            elif kind is EndOfData:
+                self._end_data(channel)
+            elif kind is CheckpointBarrier:
+                if channel.queue:
+                    ready.pop()
+                channel.listed = True
+                return channel, element
+            elif kind is CancelCheckpointMarker:
+                return channel, element
             elif element is not None:
                 return element
+
+    def _end_data(self, channel: InputChannel) -> None:
+        if channel.data_ended:
+            return
+        channel.data_ended = True
+        self._combined.extend(self.valve.finish(channel.index))
+        self._with_data -= 1
+        if self._with_data == 0:
+            self.ended = True
+            self._combined.append(EndOfInput())
 
     def _join(self, batch: RowBatch) -> None:
         """Put the small row batches that are ready behind ``batch``."""

@@ -21,7 +21,7 @@ import numpy as np
 from flinkish.datastream import partitioners
 from flinkish.errors import InternalError, UserError
 from flinkish.graph.job_graph import OutputEdge
-from flinkish.messages.elements import ControlEvent, EndOfInput, Watermark, WatermarkStatus
+from flinkish.messages.elements import ControlEvent, EndOfData, EndOfInput, Watermark, WatermarkStatus
 from flinkish.operators import output
 from flinkish.operators.columns import column_values, rows_of
 from flinkish.operators.keys import key_converter, key_function
@@ -106,6 +106,14 @@ class ChannelWriter(output.RecordWriter):
 
     def emit_latency_marker(self, marker: Any) -> None:
         self._emit_event(marker)
+
+    def emit_checkpoint_event(self, event: ControlEvent) -> None:
+        """A barrier, behind all records so far, or the marker of a checkpoint that was given up."""
+        self._emit_event(event)
+
+    def emit_end_of_data(self) -> None:
+        """No more records and watermarks; the task stays for a checkpoint."""
+        self._emit_event(EndOfData())
 
     def emit_end_of_input(self) -> None:
         """The task has ended: the last thing on every channel."""

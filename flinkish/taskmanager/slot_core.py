@@ -9,6 +9,9 @@ The core owns no thread and no socket.  The shell calls ``on_frame`` and the oth
 with what arrived, then ``run_round`` until that returns False, then waits for a descriptor, a
 frame or the next deadline.
 
+Checkpoints: ``on_trigger_checkpoint`` to a subtask; when it has taken its snapshot the listener gets that,
+stores it, and says ``snapshot_stored`` or ``snapshot_failed``; then the JobManager hears of it.
+
 Subtasks of one slot feed each other by hand-over.  None of them blocks, so no order of turns can
 lock them up; the order is that of the records' way, so that a record that meets an idle slot is
 through all of its subtasks, and on its way to the next slot, in one round.
@@ -18,20 +21,31 @@ from __future__ import annotations
 
 import random
 import traceback
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterable, Optional, Union
 
 from flinkish.common import options
-from flinkish.errors import ConnectionLostError, FlinkishError, InternalError
+from flinkish.errors import CheckpointFailedError, ConnectionLostError, FlinkishError, InternalError
 from flinkish.graph.chain_pickling import unpickle_chain
-from flinkish.messages.control import DeployTasks, OperatorEvent
+from flinkish.messages.checkpoints import (
+    Bytes,
+    CheckpointAborted,
+    CheckpointComplete,
+    CheckpointFailureReason,
+    DeclineCheckpoint,
+    NotifyEndOfData,
+    TriggerCheckpoint,
+)
+from flinkish.messages.control import DeployTasks, OperatorEvent, SinkCommittables
 from flinkish.messages.deployment import (
     ExecutionAttemptID,
     OutputDescriptor,
     TaskDeploymentDescriptor,
     TaskFailure,
 )
+from flinkish.messages.elements import CheckpointBarrier
 from flinkish.metrics.groups import OperatorMetricGroup
-from flinkish.operators.output import TaskEnvironment
+from flinkish.operators.output import TaskEnvironment, open_inline
+from flinkish.operators.snapshots import TaskSnapshot
 from flinkish.operators.user_errors import travel_error
 from flinkish.taskmanager import wire
 from flinkish.taskmanager.credit_ledger import CreditLedger
@@ -43,6 +57,7 @@ from flinkish.taskmanager.output_channel import (
     OutputChannel,
     RemoteOutputChannel,
 )
+from flinkish.taskmanager.outstanding_snapshots import KeyedHandles, OutstandingSnapshots
 from flinkish.taskmanager.record_writer import ChannelWriter, create_record_writer
 from flinkish.taskmanager.task import TURN_NS, Task
 
@@ -61,12 +76,15 @@ class SlotCore:
         now_ms: processing time.
         transport: ``send(peer_slot, kind, channel_id, buffers)``, which may gather frames until ``flush()``,
             and ``pending_bytes(peer_slot)``.
-        listener: ``task_state_changed(execution, state, failure)``, ``operator_event(event)`` and
-            ``wakeup()``, which any thread may call.
+        listener: ``task_state_changed(execution, state, failure)``, ``operator_event(event)``,
+            ``checkpoint_message(message)`` (to the JobManager), ``store_snapshot(snapshot)``, which writes or
+            freezes keyed state before it returns, ``drop_snapshot(execution, checkpoint_id)`` of one that is
+            not wanted any more, and ``wakeup()``, which any thread may call.
         clock_ns: measures turns, monotonic.
         rng_seed: for partitioners that draw lots.
         chain_factory: makes a chain from (spec, environment, writers, fused);
             ``operators.chain.OperatorChain`` when None.
+        open_content: as in ``TaskEnvironment``.
     """
 
     def __init__(
@@ -80,6 +98,7 @@ class SlotCore:
         clock_ns: Callable[[], int],
         rng_seed: int = 0,
         chain_factory: Optional[ChainFactory] = None,
+        open_content: Callable[[Bytes], Any] = open_inline,
     ):
         self.slot_id = slot_id
         self.host = host
@@ -89,9 +108,11 @@ class SlotCore:
         self.rng_seed = rng_seed
         self.clock_ns = clock_ns
         self.chain_factory = chain_factory
+        self.open_content = open_content
         self.frames_dropped = 0
         self.events_dropped = 0
         self.tasks: dict[ExecutionAttemptID, Task] = {}
+        self._snapshots: dict[ExecutionAttemptID, OutstandingSnapshots] = {}
         self._order: list[Task] = []
         self._inputs: dict[int, InputChannel] = {}
         self._outputs: dict[int, OutputChannel] = {}
@@ -138,6 +159,7 @@ class SlotCore:
         """Forget the attempt; what still arrives for it is dropped."""
         self.cancel()
         self.tasks.clear()
+        self._snapshots.clear()
         self._order.clear()
         self._inputs.clear()
         self._outputs.clear()
@@ -200,6 +222,99 @@ class SlotCore:
                         peer_slot=peer_slot,
                     )
                 )
+
+    # ---- checkpoints ----------------------------------------------------------------------------
+
+    def on_trigger_checkpoint(self, trigger: TriggerCheckpoint) -> None:
+        """The JobManager wants a barrier from this subtask."""
+        task = self.tasks.get(trigger.execution)
+        if task is None or task.state != "RUNNING":
+            over = task is None or task.is_over or task.state == "CANCELING"
+            reason = CheckpointFailureReason.TASK_CLOSING if over else CheckpointFailureReason.TASK_NOT_READY
+            self._decline(trigger.execution, trigger.checkpoint_id, reason)
+        else:
+            task.deliver(CheckpointBarrier(trigger.checkpoint_id, trigger.timestamp_ms, trigger.options))
+
+    def on_checkpoint_notice(self, notice: Union[CheckpointComplete, CheckpointAborted]) -> None:
+        """What became of a checkpoint of this attempt."""
+        for task in self._order:
+            if task.is_over:
+                continue
+            if isinstance(notice, CheckpointAborted):
+                self._drop(task, notice.checkpoint_id)
+            task.deliver(notice)
+
+    def snapshot_stored(
+        self,
+        execution: ExecutionAttemptID,
+        checkpoint_id: int,
+        keyed: KeyedHandles,
+        async_ms: int = 0,
+        uploaded_bytes: int = 0,
+    ) -> None:
+        """All of a snapshot is durable.
+
+        Args:
+            keyed: handles by operator id.
+        """
+        outstanding = self._snapshots.get(execution)
+        if outstanding is not None:
+            self._say(execution, outstanding.stored(checkpoint_id, keyed, async_ms, uploaded_bytes))
+
+    def snapshot_failed(self, execution: ExecutionAttemptID, checkpoint_id: int, error: FlinkishError) -> None:
+        """A snapshot could not be stored."""
+        outstanding = self._snapshots.get(execution)
+        if outstanding is not None:
+            self._say(execution, outstanding.failed(checkpoint_id, TaskFailure(error)))
+
+    def _say(self, execution: ExecutionAttemptID, messages: Iterable[Any]) -> None:
+        for message in messages:
+            self.listener.checkpoint_message(message)
+        if execution in self.tasks:
+            self.tasks[execution].unstored = len(self._snapshots[execution])
+
+    def _snapshot_taken(self, task: Task, snapshot: TaskSnapshot) -> None:
+        outstanding = self._snapshots.setdefault(task.execution, OutstandingSnapshots())
+        outstanding.taken(snapshot)
+        task.unstored = len(outstanding)
+        self.listener.store_snapshot(snapshot)
+
+    def _drop(self, task: Task, checkpoint_id: int) -> None:
+        outstanding = self._snapshots.get(task.execution)
+        if outstanding is not None and checkpoint_id in outstanding:
+            self.listener.drop_snapshot(task.execution, checkpoint_id)
+            self._say(task.execution, outstanding.given_up(checkpoint_id))
+
+    def _declined(self, task: Task, checkpoint_id: int, reason: CheckpointFailureReason) -> None:
+        self._decline(task.execution, checkpoint_id, reason, f'task "{task.name}"')
+
+    def _decline(
+        self, execution: ExecutionAttemptID, checkpoint_id: int, reason: CheckpointFailureReason, where: str = ""
+    ) -> None:
+        failure = TaskFailure(
+            CheckpointFailedError(
+                f"could not take part in checkpoint {checkpoint_id}",
+                where=where or f"subtask {execution}",
+                why=reason.value,
+            )
+        )
+        self.listener.checkpoint_message(DeclineCheckpoint(execution, checkpoint_id, failure, reason))
+
+    def _end_of_data(self, task: Task) -> None:
+        self.listener.checkpoint_message(NotifyEndOfData(task.execution))
+
+    def _forget_snapshots(self, task: Task) -> None:
+        """The task is over.  What its sinks have prepared and no acknowledgement has taken goes the way of a job
+        without checkpoints, if it has ended well."""
+        outstanding = self._snapshots.pop(task.execution, None)
+        if outstanding is None:
+            return
+        for checkpoint_id in outstanding.ids():
+            self.listener.drop_snapshot(task.execution, checkpoint_id)
+        if task.state == "FINISHED":
+            for operator_id, committables in outstanding.left_over.items():
+                event = OperatorEvent(task.execution, operator_id, SinkCommittables(committables))
+                self.listener.operator_event(event)
 
     # ---- work -----------------------------------------------------------------------------------
 
@@ -324,6 +439,10 @@ class SlotCore:
                 self.now_ms,
                 self.clock_ns,
                 self._task_changed,
+                self._snapshot_taken,
+                self._declined,
+                self._end_of_data,
+                deploy.final_checkpoint,
             )
         except BaseException as error:
             if isinstance(error, FlinkishError):
@@ -415,6 +534,9 @@ class SlotCore:
             state_backend=options.read(configuration, options.STATE_BACKEND),
             job_parameters=options.read(configuration, options.PIPELINE_GLOBAL_JOB_PARAMETERS)
             or {},
+            restore=descriptor.restore,
+            open_content=self.open_content,
+            final_checkpoint=deploy.final_checkpoint,
         )
 
     def _in_order_of_flow(self, descriptors: tuple[TaskDeploymentDescriptor, ...]) -> list[Task]:
@@ -438,6 +560,8 @@ class SlotCore:
     def _task_changed(self, task: Task, state: str, error: Optional[FlinkishError]) -> None:
         if state == "CANCELING":
             return  # the JobManager asked for it; only the end is news
+        if task.is_over:
+            self._forget_snapshots(task)
         failure = None if error is None else TaskFailure(error)
         self.listener.task_state_changed(task.execution, state, failure)
 

@@ -6,7 +6,10 @@ States of the work inside RUNNING, and what a step of a turn does::
                 meanwhile but the handlers of coordinators' events, which emit nothing
     batch       a batch is partly processed: take its next slice
     open        take a due timer, the next element of a gate, or poll the source
-    draining    all input has ended and the chain has finished: wait until the outputs are sent
+    at its end  all data have ended and the chain has finished, but checkpoints are to come: barriers are
+                taken as before, and the last word on the outputs is EndOfData
+    stopped     behind the barrier of a savepoint that stops the job: nothing until its fate is known
+    draining    wait until the outputs, EndOfInput the last of them, are sent and snapshots are stored
 
 A step is taken only while every writer and every sink has room, otherwise the subtask is
 backpressured.  Without input it is idle: then the sinks are flushed and all open buffers sent.  A
@@ -15,6 +18,12 @@ allows.  Where the chain cannot suspend by itself, a slice is also bounded by th
 writers; where it can, what one go makes of a record, timer or window is bounded by ``chain.budget_max``,
 which follows the measured time.
 
+**Checkpoints.** Barriers go through the `BarrierAligner`, whose effects are carried out one by one between two
+steps.  A snapshot is: what operators give before the barrier, the barrier on every output behind all
+records, the synchronous part of each operator; the rest is `on_snapshot`'s.  A source puts the barrier
+behind what it has collected and polls only after that.  From the order until then, events of its coordinator
+wait: the coordinator's own snapshot has what they bring.
+
 Nothing here waits, and nothing here reads a clock that was not passed in.
 """
 
@@ -22,7 +31,8 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
-from typing import Any, Callable, Iterator, Optional, Sequence
+from dataclasses import dataclass
+from typing import Any, Callable, Iterator, Optional, Sequence, Union
 
 from flinkish.common.user_traceback import (
     TRACEBACK_CHARACTERS_MAX,
@@ -39,10 +49,19 @@ from flinkish.errors import (
     UserError,
     UserFunctionError,
 )
+from flinkish.messages.checkpoints import (
+    CheckpointAborted,
+    CheckpointComplete,
+    CheckpointFailureReason,
+    CheckpointMetrics,
+    SnapshotKind,
+)
 from flinkish.messages.deployment import TaskDeploymentDescriptor
 from flinkish.messages.elements import (
     MAX_WATERMARK_MS,
     MIN_WATERMARK_MS,
+    CancelCheckpointMarker,
+    CheckpointBarrier,
     ColumnBatch,
     Element,
     EndOfInput,
@@ -53,8 +72,11 @@ from flinkish.messages.elements import (
 )
 from flinkish.metrics import names
 from flinkish.operators.codegen import BUDGET_MAX
+from flinkish.operators.snapshots import TaskSnapshot
 from flinkish.operators.user_errors import message_of
 from flinkish.taskmanager.backpressure import BACKPRESSURED, BUSY, IDLE, TaskTimes
+from flinkish.taskmanager.barrier_aligner import AlignerEffect, BarrierAligner, GiveUp, Resume, TakeSnapshot
+from flinkish.taskmanager.input_channel import InputChannel
 from flinkish.taskmanager.input_gate import InputGate
 from flinkish.taskmanager.record_writer import ChannelWriter
 
@@ -70,6 +92,17 @@ SINK_RETRY_MS = 5  # a sink without room and without a descriptor is asked again
 
 _WORKED, _IDLE, _BLOCKED, _ENDED = range(4)
 
+@dataclass(frozen=True)
+class _EndOutputs:
+    """An order that is none of the aligner's."""
+
+
+_Order = Union[AlignerEffect, _EndOutputs]
+
+#: What reaches a subtask between two steps: an event (operator id, payload) of a coordinator, the order to
+#: put a barrier, or what became of a checkpoint.
+Mail = Union[tuple[str, Any], CheckpointBarrier, CheckpointComplete, CheckpointAborted]
+
 
 class Task:
     """One subtask of a slot.
@@ -81,6 +114,10 @@ class Task:
         writers: one for each output edge.
         now_ms: processing time.
         on_state: called with the new state's name and the error, if any.
+        on_snapshot: takes a snapshot over; keyed state in it may change as soon as this returns.
+        on_declined: called with the id of a checkpoint that this subtask gives up, and why.
+        on_end_of_data: called when all data have ended and the subtask stays.
+        final_checkpoint: as in ``DeployTasks``.
     """
 
     def __init__(
@@ -92,6 +129,10 @@ class Task:
         now_ms: Callable[[], int],
         clock_ns: Callable[[], int],
         on_state: Callable[[Task, str, Optional[FlinkishError]], None],
+        on_snapshot: Callable[[Task, TaskSnapshot], None],
+        on_declined: Callable[[Task, int, CheckpointFailureReason], None],
+        on_end_of_data: Callable[[Task], None],
+        final_checkpoint: bool = False,
     ):
         self.descriptor = descriptor
         self.execution = descriptor.execution
@@ -101,6 +142,10 @@ class Task:
         self.now_ms = now_ms
         self.clock_ns = clock_ns
         self.on_state = on_state
+        self.on_snapshot = on_snapshot
+        self.on_declined = on_declined
+        self.on_end_of_data = on_end_of_data
+        self.final_checkpoint = final_checkpoint
         self.state = "DEPLOYING"
         self.source = chain.source
         self.times = TaskTimes(clock_ns())
@@ -110,8 +155,26 @@ class Task:
         self._batch: Optional[RowBatch | ColumnBatch] = None
         self._batch_input = self.gates[0].input_index if self.gates else 0
         self._batch_at = 0
-        self._operator_events: deque[tuple[str, Any]] = deque()
         self._draining = False
+        self._was_finished = descriptor.restore is not None and descriptor.restore.finished
+
+        self._attention = False  # something below can be attended to
+        self._mail: deque[Mail] = deque()
+        self._held: deque[Mail] = deque()  # mail that waits for a barrier of the source, or for the chain
+        self._orders: deque[_Order] = deque()
+        self._barriers_queued = 0  # in the queue of the source
+        self._channels = {channel.channel_id: (gate, channel) for gate in self.gates for channel in gate.channels}
+        self.aligner = BarrierAligner(self._channels)
+        for gate in self.gates:
+            gate.on_closed = self._channel_closed
+        #: Snapshots that are not stored yet; the slot counts them.
+        self.unstored = 0
+        self._at_end = False
+        self._first_at_end: Optional[int] = None  # id of the first snapshot since then
+        self._stopping: Optional[int] = None  # id of the savepoint that stops the job
+        self._ending = False  # the outputs have got their end, or are about to
+        self._halted = False  # stopped or draining: no step
+
         self._next_gate = 0
         self._dirty = False  # has worked since it was idle last
         self._unsent = False  # flushed, and something could not leave
@@ -124,7 +187,7 @@ class Task:
         self._slice_is_columns = False
         self._slice_ns = 0
 
-        self._source_queue: deque[Element] = deque()
+        self._source_queue: deque[Element] = deque()  # and barriers
         self._source_status = InputStatus.NOTHING_AVAILABLE
         self._source_idle = False
         self._source_columns = False
@@ -147,8 +210,15 @@ class Task:
     # ---- life -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Open the operators: user code runs from here on."""
+        """Take over what was saved and open the operators: user code runs from here on."""
         assert self.state == "DEPLOYING", self.state
+        if self._was_finished:  # before the checkpoint from which the job goes on
+            self._become("RUNNING")
+            self._at_end = True
+            for writer in self.writers:
+                writer.emit_watermark(MAX_WATERMARK_MS)
+            self._end_outputs()
+            return
         try:
             self.chain.open()
         except BaseException as error:
@@ -169,9 +239,14 @@ class Task:
         if not self.is_over:
             self._end_with(error)
 
+    def deliver(self, mail: Mail) -> None:
+        """Handed on between two steps."""
+        self._mail.append(mail)
+        self._attention = True
+
     def handle_operator_event(self, operator_id: str, payload: Any) -> None:
-        """From the coordinator of an operator of this subtask; handed on between two steps."""
-        self._operator_events.append((operator_id, payload))
+        """From the coordinator of an operator of this subtask."""
+        self.deliver((operator_id, payload))
 
     def _become(self, state: str, error: Optional[FlinkishError] = None) -> None:
         self.state = state
@@ -191,7 +266,7 @@ class Task:
         """Close the chain and drop all queues; returns what went wrong."""
         first: Optional[FlinkishError] = None
         suspended, self._suspended = self._suspended, None
-        for action in (getattr(suspended, "close", None), self.chain.close):
+        for action in (getattr(suspended, "close", None), self._close_chain):
             if action is None:
                 continue
             try:
@@ -204,8 +279,14 @@ class Task:
             writer.discard()
         self._batch = None
         self._source_queue.clear()
-        self._operator_events.clear()
+        self._mail.clear()
+        self._held.clear()
+        self._orders.clear()
         return first
+
+    def _close_chain(self) -> None:
+        if not self._was_finished:
+            self.chain.close()
 
     def _as_failure(self, error: BaseException) -> FlinkishError:
         if isinstance(error, UnstableKeyError) and "operator" not in error.fields:
@@ -304,7 +385,7 @@ class Task:
                     break
                 else:
                     self._flush_writers()
-                    if all([writer.is_empty for writer in self.writers]):
+                    if not self.unstored and all([writer.is_empty for writer in self.writers]):
                         self._finish()
                     break
         except BaseException as error:
@@ -320,19 +401,17 @@ class Task:
         return outcome is _WORKED
 
     def _step(self, left_ns: int) -> int:
-        # Also while the chain is suspended or has no room: it may be this event that makes room (the
-        # coordinator of a sink has acknowledged).  Handlers emit nothing.
-        while self._operator_events:
-            self.chain.handle_operator_event(*self._operator_events.popleft())
-        if self._draining:
-            return _ENDED
+        if self._attention:
+            self._attend()
+        if self._halted:
+            return _ENDED if self._draining else _IDLE
         if not self._has_room():
             return _BLOCKED
         if self._suspended is not None:
             self._resume()
             return _WORKED
         due = self.chain.next_processing_time()
-        if due is not None:
+        if due is not None and not self._at_end:
             now_ms = self.now_ms()
             if due <= now_ms:
                 self._run(self.chain.on_processing_time(now_ms))
@@ -340,7 +419,7 @@ class Task:
         if self._batch is None:
             element = self._next_element() if self.source is None else self._next_of_source()
             if element is None:
-                return _ENDED if self._draining else _IDLE
+                return _IDLE
             self._take(element)
             if self._batch is None:
                 return _WORKED
@@ -366,6 +445,8 @@ class Task:
         for _ in generator:  # type: ignore[union-attr]
             return
         self._suspended = None
+        if self._orders or self._held:
+            self._attention = True
 
     def _run_slice(self, left_ns: int) -> None:
         batch, start = self._batch, self._batch_at
@@ -413,13 +494,13 @@ class Task:
 
     # ---- input ----------------------------------------------------------------------------------
 
-    def _next_element(self) -> Optional[Element]:
+    def _next_element(self) -> Any:
         try:
             return self._next_of_gates()
         except UserError as error:
             raise self.chain.input_error(error) from error.__cause__
 
-    def _next_of_gates(self) -> Optional[Element]:
+    def _next_of_gates(self) -> Any:
         gates = self.gates
         if len(gates) == 1:
             return gates[0].next_element()
@@ -432,7 +513,7 @@ class Task:
                 return element
         return None
 
-    def _take(self, element: Element) -> None:
+    def _take(self, element: Any) -> None:
         kind = type(element)
         if kind is RowBatch or kind is ColumnBatch:
             if element.values if kind is RowBatch else len(element):  # type: ignore[union-attr,arg-type]
@@ -448,15 +529,32 @@ class Task:
         elif kind is LatencyMarker:
             for writer in self.writers:
                 writer.emit_latency_marker(element)
+        elif kind is tuple:
+            self._take_checkpoint_event(*element)
+        elif kind is CheckpointBarrier:  # of a source
+            self._obey(self.aligner.ordered(element, self.now_ms()))
+            self._barriers_queued -= 1
+            self._attention = True
         else:
             raise InternalError("could not process an element", why=f"unknown kind {kind.__name__}")
 
     def _end_input(self, index: int) -> Iterator[None]:
         yield from self.chain.end_input(index)
         if all([gate.ended for gate in self.gates]):
-            for writer in self.writers:
-                writer.emit_end_of_input()
-            self._draining = True
+            self._at_end = True
+            stays = self.final_checkpoint or self._stopping is not None
+            if stays or not all([gate.closed for gate in self.gates]):
+                for writer in self.writers:
+                    writer.emit_end_of_data()
+                self.on_end_of_data(self)
+            else:
+                self._end_outputs()
+
+    def _end_outputs(self) -> None:
+        """Nothing more comes from here; a snapshot that is due goes first."""
+        if not self._ending:
+            self._ending = True
+            self._obey([_EndOutputs()])
 
     def _next_of_source(self) -> Optional[Element]:
         queue = self._source_queue
@@ -469,6 +567,8 @@ class Task:
             self._take_collected()  # a tick or an event of the coordinator may have left something
             if queue:
                 continue
+            if self._at_end:
+                return None
             if self._source_status is InputStatus.END_OF_INPUT:
                 self._end_source()
                 continue
@@ -511,12 +611,140 @@ class Task:
 
     def _end_source(self) -> None:
         """Queue what ends a source: event time goes to its end, then the input ends."""
-        if self._source_idle:  # an idle output passes no watermark (FLINK-40499)
+        statuses = [element.idle for element in self._source_queue if type(element) is WatermarkStatus]
+        if statuses[-1] if statuses else self._source_idle:  # an idle output passes no watermark (FLINK-40499)
             self._source_queue.append(WatermarkStatus(False))
         self._source_queue.append(Watermark(MAX_WATERMARK_MS))
         self._source_queue.append(EndOfInput())
         self._source_status = InputStatus.NOTHING_AVAILABLE
         self._polled_this_turn = True
+
+    # ---- checkpoints ----------------------------------------------------------------------------
+
+    def _attend(self) -> None:
+        """Carry out what the aligner has decided, then read the mail, each as far as it may be now."""
+        while True:
+            is_open = self._suspended is None
+            if is_open and self._orders:
+                self._carry_out(self._orders.popleft())
+                continue
+            if self._held and is_open and not self._barriers_queued:
+                self._mail.extendleft(reversed(self._held))
+                self._held.clear()
+            if not self._mail:
+                break
+            mail = self._mail.popleft()
+            # Handlers of coordinators' events emit nothing, and it may be this event that makes room (the
+            # coordinator of a sink has acknowledged), so they are called also while the chain is suspended.
+            if type(mail) is tuple and not self._is_of_source(mail[0]):
+                self.chain.handle_operator_event(*mail)
+            elif self._held or not is_open or self._barriers_queued:
+                self._held.append(mail)
+            else:
+                self._read(mail)
+        self._attention = False
+
+    def _is_of_source(self, operator_id: str) -> bool:
+        return self.source is not None and self.source.operator_id == operator_id
+
+    def _read(self, mail: Mail) -> None:
+        if type(mail) is tuple:
+            self.chain.handle_operator_event(*mail)
+        elif isinstance(mail, CheckpointBarrier):
+            self._put_barrier(mail)
+        elif isinstance(mail, CheckpointComplete):
+            self._checkpoint_complete(mail.checkpoint_id)
+        elif isinstance(mail, CheckpointAborted):
+            self._obey(self.aligner.aborted(mail.checkpoint_id))
+            self.chain.notify_checkpoint_aborted(mail.checkpoint_id)
+            if self._stopping == mail.checkpoint_id and not self._ending:
+                self._stopping, self._halted = None, False
+
+    def _put_barrier(self, barrier: CheckpointBarrier) -> None:
+        if self._halted or self._ending:
+            self.on_declined(self, barrier.checkpoint_id, CheckpointFailureReason.TASK_CLOSING)
+            return
+        if self.source is None:
+            self._obey(self.aligner.ordered(barrier, self.now_ms()))
+            return
+        self._take_collected()
+        if barrier.options.kind is SnapshotKind.SAVEPOINT_TERMINATE and not self._at_end:
+            self._stopping = barrier.checkpoint_id
+            self._end_source()
+        self._source_queue.append(barrier)
+        self._barriers_queued += 1
+
+    def _take_checkpoint_event(
+        self, channel: InputChannel, event: Union[CheckpointBarrier, CancelCheckpointMarker]
+    ) -> None:
+        if isinstance(event, CheckpointBarrier):
+            self._obey(self.aligner.barrier(channel.channel_id, event, self.now_ms()))
+        else:
+            self._obey(self.aligner.cancelled(channel.channel_id, event.checkpoint_id))
+
+    def _channel_closed(self, channel: InputChannel) -> None:
+        self._obey(self.aligner.ended(channel.channel_id, self.now_ms()))
+        if self._at_end and not self.final_checkpoint and all([gate.closed for gate in self.gates]):
+            self._end_outputs()
+
+    def _obey(self, orders: Sequence[_Order]) -> None:
+        if orders:
+            self._orders.extend(orders)
+            self._attention = True
+
+    def _carry_out(self, order: _Order) -> None:
+        if isinstance(order, TakeSnapshot):
+            assert not order.unaligned, "execution.checkpointing.unaligned is refused"
+            self._run(self._snapshot(order))
+        elif isinstance(order, Resume):
+            for channel_id in order.channels:
+                gate, channel = self._channels[channel_id]
+                gate.resume(channel)
+        elif isinstance(order, _EndOutputs):
+            for writer in self.writers:
+                writer.emit_end_of_input()
+            self._draining = self._halted = True
+        else:
+            assert isinstance(order, GiveUp), order
+            marker = CancelCheckpointMarker(order.checkpoint_id)
+            for writer in self.writers:
+                writer.emit_checkpoint_event(marker)
+            self.on_declined(self, order.checkpoint_id, order.reason)
+
+    def _snapshot(self, order: TakeSnapshot) -> Iterator[None]:
+        barrier, begun = order.barrier, self.clock_ns()
+        checkpoint_id, kind = barrier.checkpoint_id, barrier.options.kind
+        yield from self.chain.prepare_snapshot_pre_barrier(checkpoint_id)
+        for writer in self.writers:
+            writer.emit_checkpoint_event(barrier)
+        parts = self.chain.snapshot_state(checkpoint_id, barrier.timestamp_ms)
+        metrics = CheckpointMetrics(
+            alignment_duration_ms=order.alignment_ms,
+            start_delay_ms=max(0, self.now_ms() - order.alignment_ms - barrier.timestamp_ms),
+            sync_duration_ms=(self.clock_ns() - begun) // 1_000_000,
+        )
+        snapshot = TaskSnapshot(
+            self.execution,
+            checkpoint_id,
+            barrier.options,
+            {part.operator_id: part.keyed for part in parts if part.keyed is not None},
+            {part.operator_id: part.operator for part in parts if part.operator is not None},
+            {part.operator_id: part.committables for part in parts if part.committables is not None},
+            self._at_end,
+            metrics,
+        )
+        if self._at_end and self._first_at_end is None:
+            self._first_at_end = checkpoint_id
+        if kind.stops:
+            self._stopping = checkpoint_id
+            self._halted = self._halted or kind is SnapshotKind.SAVEPOINT_SUSPEND
+        self.on_snapshot(self, snapshot)
+
+    def _checkpoint_complete(self, checkpoint_id: int) -> None:
+        self.chain.notify_checkpoint_complete(checkpoint_id)
+        final = self._first_at_end if self.final_checkpoint else None
+        if self._stopping == checkpoint_id or (final is not None and checkpoint_id >= final):
+            self._end_outputs()
 
     # ---- output ---------------------------------------------------------------------------------
 
@@ -538,7 +766,7 @@ class Task:
     def _finish(self) -> None:
         error: Optional[BaseException] = None
         try:
-            self.chain.close()
+            self._close_chain()
         except BaseException as raised:
             error = raised
         for gate in self.gates:
@@ -560,7 +788,7 @@ class Task:
 
     def _has_reason_to_look(self) -> bool:
         """Whether anything has happened to the subtask since its source had nothing."""
-        if self.times.state != IDLE or self._operator_events:
+        if self.times.state != IDLE or self._attention:
             return True
         if self.source is None:
             return False
@@ -571,40 +799,44 @@ class Task:
         """Whether a turn now would go on with something."""
         if self.state != "RUNNING":
             return False
-        if self._operator_events:
+        if self._attention:
             return True
         if self._draining:
-            return not self._unsent or all([writer.is_empty for writer in self.writers])
+            sent = not self._unsent or all([writer.is_empty for writer in self.writers])
+            return sent and not self.unstored
         # One whose time was up may have nothing left, and has not told its sinks and outputs so.
         return (self.times.state == BUSY or self._has_work()) and self._has_room()
 
     def _has_run_dry(self) -> bool:
         """Whether another step of this turn would find nothing.  Asked after each, so that what a single
         record makes leaves before anything else is looked at."""
-        if self._operator_events or self._draining:
+        if self._attention or self._halted:
             return False
         source = self.source
-        if source is not None and (source.has_collected or not self._polled_this_turn):
+        if source is not None and (source.has_collected or not (self._polled_this_turn or self._at_end)):
             return False
         return not self._has_work() and self.chain.sinks_have_room()
 
     def _has_work(self) -> bool:
         if self._suspended is not None or self._batch is not None:
             return True
+        if self._halted:
+            return False
         if self._source_queue or self._source_status is not InputStatus.NOTHING_AVAILABLE:
             return True
         for gate in self.gates:
             if gate.has_input:
                 return True
         due = self.chain.next_processing_time()
-        return due is not None and due <= self.now_ms()
+        return due is not None and not self._at_end and due <= self.now_ms()
 
     @property
     def waits_for_source(self) -> bool:
         return (
             self.state == "RUNNING"
             and self.source is not None
-            and not self._draining
+            and not self._halted
+            and not self._at_end
             and self.times.state == IDLE
         )
 
@@ -615,10 +847,10 @@ class Task:
 
     def next_deadline_ms(self) -> Optional[int]:
         """When a turn is due although nothing arrives, as processing time."""
-        if self.state != "RUNNING" or self._draining:
+        if self.state != "RUNNING" or self._halted:
             return None
         deadlines = []
-        if self._suspended is None:
+        if self._suspended is None and not self._at_end:
             due = self.chain.next_processing_time()
             if due is not None and self.times.state != BACKPRESSURED:
                 deadlines.append(due)

@@ -38,8 +38,11 @@ from flinkish.common.user_traceback import let_pass, message_of
 from flinkish.errors import FlinkishError, InternalError, UserError
 from flinkish.messages.elements import (
     Batch,
+    CancelCheckpointMarker,
+    CheckpointBarrier,
     ColumnBatch,
     ControlEvent,
+    EndOfData,
     EndOfInput,
     LatencyMarker,
     RowBatch,
@@ -56,13 +59,14 @@ CREDIT = 4
 
 _NO_TIMES, _INT_TIMES, _MIXED_TIMES, _PACKED = 0, 1, 2, 4
 _STREAM, _SCHEMA, _BATCH = 0, 2, 4
-_WATERMARK, _STATUS, _MARKER, _END, _OTHER = 1, 2, 3, 4, 9
+_WATERMARK, _STATUS, _MARKER, _END, _BARRIER, _CANCEL, _END_OF_DATA, _OTHER = 1, 2, 3, 4, 5, 6, 7, 9
 
 _COUNT = struct.Struct("<I")
 _WATERMARK_FIELDS = struct.Struct("<Bq")
+_BARRIER_FIELDS = struct.Struct("<Bqq")
 _BYTES = [bytes((i,)) for i in range(16)]
 _BIG_ENDIAN = sys.byteorder == "big"
-_END_OF_INPUT = EndOfInput()
+_END_OF_INPUT, _NO_MORE_DATA = EndOfInput(), EndOfData()
 
 
 # ---- rows ---------------------------------------------------------------------------------------
@@ -272,6 +276,14 @@ def encode_event(event: ControlEvent) -> list[bytes]:
     if kind is LatencyMarker:
         fields = (event.marked_time_ms, event.operator_id, event.subtask_index)
         return [_BYTES[_MARKER] + pickle.dumps(fields, 5)]
+    if kind is CheckpointBarrier:
+        return [
+            _BARRIER_FIELDS.pack(_BARRIER, event.checkpoint_id, event.timestamp_ms) + pickle.dumps(event.options, 5)
+        ]
+    if kind is CancelCheckpointMarker:
+        return [_WATERMARK_FIELDS.pack(_CANCEL, event.checkpoint_id)]
+    if kind is EndOfData:
+        return [_BYTES[_END_OF_DATA]]
     return [_BYTES[_OTHER] + pickle.dumps(event, 5)]
 
 
@@ -287,6 +299,13 @@ def decode_event(payload: bytes | memoryview) -> ControlEvent:
         return _END_OF_INPUT
     if code == _MARKER:
         return LatencyMarker(*pickle.loads(view[1:]))
+    if code == _BARRIER:
+        _, checkpoint_id, timestamp_ms = _BARRIER_FIELDS.unpack_from(view)
+        return CheckpointBarrier(checkpoint_id, timestamp_ms, pickle.loads(view[_BARRIER_FIELDS.size :]))
+    if code == _CANCEL:
+        return CancelCheckpointMarker(_WATERMARK_FIELDS.unpack(view)[1])
+    if code == _END_OF_DATA:
+        return _NO_MORE_DATA
     if code == _OTHER:
         return pickle.loads(view[1:])
     raise InternalError("could not read an event frame", why=f"unknown code {code}")

@@ -11,12 +11,14 @@ in its `ChainScript`; what it saw goes to a `ScriptLog`, by task::
 
 from __future__ import annotations
 
+import pickle
 from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import Any, Callable, Iterator, Optional, Sequence
 
 from flinkish.connectors.spi import InputStatus
 from flinkish.graph.job_graph import OutputEdge
+from flinkish.messages.checkpoints import DistributionMode, OperatorStateHandle
 from flinkish.messages.elements import (
     MIN_WATERMARK_MS,
     ColumnBatch,
@@ -27,6 +29,7 @@ from flinkish.messages.elements import (
 )
 from flinkish.operators.codegen import BUDGET_MAX, CodeWriter
 from flinkish.operators.output import RecordWriter, TaskEnvironment
+from flinkish.operators.snapshots import OperatorPart
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class ChainScript:
 
     ``source(subtask, parallelism)`` gives the polls of a source: each item is a list of elements;
     ``process(subtask, value)`` the output values of one record, an iterable.
+    ``committables``: the chain is one of a sink that prepares each record it takes.
     ``emit``: "one" calls ``writer.emit``, "batch" ``emit_batch``, "fused" the code of ``generate``.
     """
 
@@ -44,6 +48,7 @@ class ChainScript:
     inputs: int = 1
     expanding: bool = False
     emit: str = "one"
+    committables: bool = False
 
 
 class ScriptLog:
@@ -97,9 +102,32 @@ class ScriptedChain:
         self.sink_room = True
         self.source_text = ""
         self._fused = _fused_loops(self.writers) if spec.emit == "fused" else {}
+        self._prepared = 0  # up to this record
 
     def open(self) -> None:
         self.opened = True
+
+    # A snapshot says how many entries of the log lie before the barrier.
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> Iterator[None]:
+        yield from ()
+
+    def snapshot_state(self, checkpoint_id: int, timestamp_ms: int) -> list[OperatorPart]:
+        self._see("snapshot", 0, checkpoint_id, None)
+        position = (checkpoint_id, len(self.log.seen[self.key]))
+        handle = OperatorStateHandle({"position": (DistributionMode.SPLIT, (pickle.dumps(position),))})
+        committables = None
+        if self.spec.committables:
+            records = self.log.records(*self.key)
+            committables = pickle.dumps(records[self._prepared :])
+            self._prepared = len(records)
+        return [OperatorPart(self.key[0], None, handle, committables)]
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self._see("complete", 0, checkpoint_id, None)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        self._see("aborted", 0, checkpoint_id, None)
 
     def close(self) -> None:
         self.closed = True
@@ -205,6 +233,7 @@ class ScriptedSource:
 
     def __init__(self, spec: ChainScript, environment: TaskEnvironment):
         self.reader = self
+        self.operator_id = environment.task_name
         self.polls = deque(spec.source(environment.subtask_index, environment.parallelism))
         self.taken: list[Element] = []
         self.rooms: list[int] = []

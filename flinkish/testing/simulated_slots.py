@@ -18,10 +18,13 @@ from typing import Any, Callable, Mapping, Optional, Sequence
 
 import cloudpickle
 
+from flinkish.errors import CheckpointStorageError
 from flinkish.graph.execution_graph import build_deployments
 from flinkish.graph.job_graph import JobGraph
+from flinkish.messages.checkpoints import TriggerCheckpoint
 from flinkish.messages.control import DeployTasks, OperatorEvent
 from flinkish.messages.deployment import ExecutionAttemptID
+from flinkish.operators.snapshots import TaskSnapshot
 from flinkish.taskmanager import wire
 from flinkish.taskmanager.slot_core import SlotCore
 
@@ -96,6 +99,11 @@ class SimulatedSlots:
         self.more = dict.fromkeys(slot_ids, False)
         self.events: list[OperatorEvent] = []
         self.on_operator_event = on_operator_event
+        #: What tasks have told the JobManager about checkpoints.
+        self.checkpoint_messages: list[Any] = []
+        #: Snapshots that are being stored, by slot.
+        self.storing: dict[str, list[TaskSnapshot]] = {slot_id: [] for slot_id in slot_ids}
+        self._slot_of: dict[ExecutionAttemptID, str] = {}
         self.slots = {
             slot_id: SlotCore(
                 slot_id,
@@ -128,12 +136,50 @@ class SimulatedSlots:
         for slot_id in self.more:
             self.more[slot_id] = True
 
+    def checkpoint_message(self, message: Any) -> None:
+        self.checkpoint_messages.append(message)
+
+    def store_snapshot(self, snapshot: TaskSnapshot) -> None:
+        self.storing[self._slot_of[snapshot.execution]].append(snapshot)
+
+    def drop_snapshot(self, execution: ExecutionAttemptID, checkpoint_id: int) -> None:
+        storing = self.storing[self._slot_of[execution]]
+        dropped = (execution, checkpoint_id)
+        storing[:] = [known for known in storing if (known.execution, known.checkpoint_id) != dropped]
+
+    # ---- checkpoints ----------------------------------------------------------------------------
+
+    def slot_of(self, execution: ExecutionAttemptID) -> str:
+        return self._slot_of[execution]
+
+    def tell(self, execution: ExecutionAttemptID, trigger: TriggerCheckpoint) -> None:
+        slot_id = self._slot_of[execution]
+        self.slots[slot_id].on_trigger_checkpoint(trigger)
+        self.more[slot_id] = True
+
+    def notify(self, slot_id: str, notice: Any) -> None:
+        self.slots[slot_id].on_checkpoint_notice(notice)
+        self.more[slot_id] = True
+
+    def store_one(self, slot_id: str, fail: bool = False) -> None:
+        """One of the snapshots of a slot, whichever, becomes durable, or does not."""
+        snapshot = self.storing[slot_id].pop(self.rng.randrange(len(self.storing[slot_id])))
+        slot, checkpoint_id = self.slots[slot_id], snapshot.checkpoint_id
+        if fail:
+            slot.snapshot_failed(snapshot.execution, checkpoint_id, CheckpointStorageError("the disk is full"))
+        else:
+            slot.snapshot_stored(snapshot.execution, checkpoint_id, {})
+        self.more[slot_id] = True
+
     # ---- moves ----------------------------------------------------------------------------------
 
-    def deploy(self, job_graph: JobGraph, configuration: Mapping[str, Any]) -> None:
+    def deploy(
+        self, job_graph: JobGraph, configuration: Mapping[str, Any], final_checkpoint: bool = False
+    ) -> None:
         chains = {vertex.id: cloudpickle.dumps(vertex.chain) for vertex in job_graph.vertices}
         deployments = build_deployments(job_graph, 0, list(self.slots), chains)
         for slot_id, tasks in deployments.items():
+            self._slot_of.update((task.execution, slot_id) for task in tasks)
             self.slots[slot_id].deploy(
                 DeployTasks(
                     job_id=job_graph.job_id,
@@ -145,6 +191,7 @@ class SimulatedSlots:
                     main_classes=b"",
                     sys_path=(),
                     initial_credits=self.credits,
+                    final_checkpoint=final_checkpoint,
                 )
             )
 
@@ -203,6 +250,7 @@ class SimulatedSlots:
                     in_flight[channel_id] += 1
         for slot in self.slots.values():
             for task in slot.tasks.values():
+                task.aligner.check()
                 for gate in task.gates:
                     gate.valve.check()
                     for channel in gate.channels:

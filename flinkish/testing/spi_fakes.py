@@ -401,6 +401,7 @@ class SinkRun(SinkCoordinatorContext):
         committer = self._sink.create_committer()
         if committer is not None:
             committer.abort(self.committables)
+            committer.remove_leftovers(())
             committer.close()
         if self.coordinator is not None:
             self.coordinator.close(error or RuntimeError("the job failed"))

@@ -11,14 +11,22 @@ out.  Time stands still until the test moves it.
         harness.process_element(("a", 1), timestamp=10)
         harness.process_watermark(20)
         assert harness.output == [StreamRecord(("a", 1), 10), Watermark(20)]
+
+A snapshot is a savepoint, in the format of a job's; it can be restored with another parallelism, and with
+changed code:
+
+        snapshot = harness.snapshot()
+    with StreamTestHarness.restore(per_key, snapshot, parallelism=3) as harness:
+        harness.process_element(("a", 1), timestamp=30)
 """
 
 from __future__ import annotations
 
 import inspect
+import io
 import itertools
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Optional, Sequence, Union
 
 import cloudpickle
@@ -42,9 +50,26 @@ from flinkish.datastream.transformations import SourceOperator
 from flinkish.errors import InvalidJobError
 from flinkish.graph.execution_graph import build_deployments, pickle_chains
 from flinkish.graph.job_graph_generator import create_job_graph
+from flinkish.jobmanager.checkpoint_plan import checkpointed_vertices, subtasks_to_trigger
+from flinkish.jobmanager.pending_checkpoint import PendingCheckpoint
+from flinkish.jobmanager.restore_decision import deal_out_checkpoint, decide_restore
+from flinkish.messages.checkpoints import (
+    JOB_MANAGER_STORAGE,
+    AcknowledgeCheckpoint,
+    CheckpointOptions,
+    CompletedCheckpoint,
+    DeclineCheckpoint,
+    InlineBytes,
+    KeyedStateHandle,
+    SnapshotKind,
+    TriggerCheckpoint,
+)
 from flinkish.messages.control import DeployTasks, OperatorEvent, SourceAddSplits
+from flinkish.messages.deployment import ExecutionAttemptID
 from flinkish.messages.elements import Watermark, WatermarkStatus
 from flinkish.operators.chain import OperatorChain
+from flinkish.operators.snapshots import TaskSnapshot
+from flinkish.storage.metadata import decode_metadata, encode_metadata
 from flinkish.taskmanager.slot_core import SlotCore
 from flinkish.testing.manual_clock import ManualClock
 
@@ -70,6 +95,8 @@ class StreamTestHarness:
         parallelism: of the operators that ``build`` makes; inputs and outputs have one subtask.
         inputs: how many streams ``build`` takes; default: its positional parameters.
         configuration: options of the job.
+        snapshot: what to go on from, see `restore`.
+        allow_non_restored_state: drop what the snapshot has of operators that ``build`` does not make.
     Raises:
         what the job raises: errors of the graph here, ``UserFunctionError`` from the call that
         made user code run.
@@ -83,7 +110,12 @@ class StreamTestHarness:
         *,
         inputs: Optional[int] = None,
         configuration: Union[Configuration, dict, None] = None,
+        snapshot: Optional[CompletedCheckpoint] = None,
+        allow_non_restored_state: bool = False,
     ):
+        self._snapshot = snapshot
+        self._allow_non_restored_state = allow_non_restored_state
+        self._checkpoint_messages: list[Any] = []
         self._number = next(_numbers)
         self._clock = ManualClock()
         self._error: Optional[BaseException] = None
@@ -125,6 +157,65 @@ class StreamTestHarness:
         except BaseException:
             self.close()
             raise
+
+    # ---- snapshots ------------------------------------------------------------------------------
+
+    def snapshot(self) -> CompletedCheckpoint:
+        """All state as it is now, as a savepoint in the canonical format; the harness goes on.
+
+        Sinks of ``build`` flush and prepare, listeners hear nothing (a savepoint commits nothing).
+
+        Raises:
+            what user code or the state makes the tasks fail with."""
+        if self._closed:
+            raise ValueError("the harness is closed")
+        self._checkpoint_id += 1
+        vertices = checkpointed_vertices(self._job)
+        now_ms, location = self._clock.now_ms(), f"{JOB_MANAGER_STORAGE}/harness-{self._number}"
+        options = CheckpointOptions(SnapshotKind.SAVEPOINT, location, location)
+        executions = {
+            (execution.vertex_id, execution.subtask_index): execution for execution in self._core.tasks
+        }
+        pending = PendingCheckpoint(
+            self._checkpoint_id, options.kind, location, now_ms, now_ms,
+            [executions[subtask] for subtask in subtasks_to_trigger(vertices, executions.keys())],
+            set(executions.values()), set(), frozenset(), frozenset(),
+        )  # fmt: skip
+        for execution in pending.trigger:
+            trigger = TriggerCheckpoint(execution, pending.checkpoint_id, now_ms, options)
+            self._core.on_trigger_checkpoint(trigger)
+        self._run()
+        messages, self._checkpoint_messages = self._checkpoint_messages, []
+        for message in messages:
+            if isinstance(message, DeclineCheckpoint):
+                raise message.failure.error
+            assert isinstance(message, AcknowledgeCheckpoint), message
+            pending.states[message.execution] = message.state
+        assert pending.states.keys() == pending.waiting, "a subtask has not taken its snapshot"
+        completed = CompletedCheckpoint(
+            self._job.job_id, self._job.job_name, "harness", pending.checkpoint_id, now_ms, now_ms, options.kind,
+            location, pending.operator_snapshots(vertices), flinkish_version="harness",
+        )  # fmt: skip
+        return decode_metadata(encode_metadata(completed), location)
+
+    @classmethod
+    def restore(
+        cls,
+        build: Callable[..., Any],
+        snapshot: CompletedCheckpoint,
+        parallelism: int = 1,
+        state_backend: str = "hashmap",
+        **options: Any,
+    ) -> "StreamTestHarness":
+        """A harness that goes on from ``snapshot``, at its time.  Inputs tell their watermarks again, as restored
+        sources do, so ``output`` may begin with one.
+
+        Args:
+            options: as of the class.
+        Raises:
+            StateMigrationError: ``build`` does not fit to it.
+        """
+        return cls(build, state_backend, parallelism, snapshot=snapshot, **options)
 
     # ---- feeding --------------------------------------------------------------------------------
 
@@ -194,10 +285,24 @@ class StreamTestHarness:
 
     def _start(self, env: StreamExecutionEnvironment) -> None:
         graph = env.get_stream_graph("harness")
-        job = create_job_graph(graph)
+        job = self._job = create_job_graph(graph)
+        self._checkpoint_id = 0
         width = max(vertex.parallelism for vertex in job.vertices)
         groups = len({vertex.slot_sharing_group for vertex in job.vertices})
         deployments = build_deployments(job, 0, [_SLOT] * (width * groups), pickle_chains(job))
+        tasks = deployments[_SLOT]
+        snapshot = self._snapshot
+        if snapshot is not None:
+            refusal = decide_restore(job, snapshot).refusal(self._allow_non_restored_state)
+            if refusal is not None:
+                raise refusal
+            dealt = deal_out_checkpoint(job, snapshot)
+            tasks = tuple(
+                replace(task, restore=dealt[task.execution.vertex_id, task.execution.subtask_index])
+                for task in tasks
+            )
+            self._checkpoint_id = snapshot.checkpoint_id
+            self._clock.set(snapshot.timestamp_ms)
         self._core = SlotCore(
             _SLOT,
             host=_SLOT,
@@ -212,7 +317,7 @@ class StreamTestHarness:
                 job_id=job.job_id,
                 job_name=job.job_name,
                 attempt=0,
-                tasks=deployments[_SLOT],
+                tasks=tasks,
                 peers={},
                 configuration=job.configuration,
                 main_classes=b"",
@@ -222,10 +327,11 @@ class StreamTestHarness:
         )
         self._core.start()
         self._raise()
-        for task in deployments[_SLOT]:
+        for task in tasks:
             vertex = next(v for v in job.vertices if v.id == task.execution.vertex_id)
             head = vertex.chain.operators[0]
-            if isinstance(head.operator, SourceOperator):
+            restored = task.restore is not None and head.operator_id in task.restore.operators
+            if isinstance(head.operator, SourceOperator) and not restored:
                 splits = cloudpickle.dumps([_HarnessSplit()])
                 event = OperatorEvent(task.execution, head.operator_id, SourceAddSplits(splits))
                 self._core.on_operator_event(event)
@@ -271,6 +377,20 @@ class StreamTestHarness:
 
     def operator_event(self, event: OperatorEvent) -> None:
         """Split requests and sink payloads need no answer: the splits are given at the start."""
+
+    def checkpoint_message(self, message: Any) -> None:
+        self._checkpoint_messages.append(message)
+
+    def store_snapshot(self, snapshot: TaskSnapshot) -> None:
+        handles = {}
+        for operator_id, part in snapshot.keyed.items():
+            out = io.BytesIO()
+            part.write(out)
+            handles[operator_id] = (KeyedStateHandle(part.key_groups, InlineBytes(out.getvalue())),)
+        self._core.snapshot_stored(snapshot.execution, snapshot.checkpoint_id, handles)
+
+    def drop_snapshot(self, execution: ExecutionAttemptID, checkpoint_id: int) -> None:
+        """It is stored already."""
 
     def wakeup(self) -> None:
         """The test's own thread runs the slot, after each thing that it feeds."""
@@ -331,12 +451,24 @@ class _HarnessSource(Source):
 
 
 class _HarnessReader(SourceReader):
+    """By way of a split, so that a snapshot has its watermark."""
+
     def __init__(self, feed: deque):
         self.feed = feed
+        self.splits: list[_HarnessSplit] = []
+
+    def add_splits(self, splits):
+        self.splits += splits
+
+    def snapshot_state(self, checkpoint_id):
+        return self.splits
 
     def poll_next(self, output):
-        feed = self.feed
-        while feed and output.room > 0:
+        if not self.splits:
+            return InputStatus.NOTHING_AVAILABLE
+        feed, room_of = self.feed, output
+        output = output.create_output_for_split(self.splits[0].split_id())
+        while feed and room_of.room > 0:
             element = feed.popleft()
             if isinstance(element, StreamRecord):
                 output.collect(element.value, element.timestamp)

@@ -65,6 +65,10 @@ LATE: dict[tuple[str, str], str] = {
         "execution.target says Spark; the MiniCluster must run without it",
     ("flinkish/cli.py", "flinkish.shell.job_manager"):
         "the run command ends jobs that its script did not wait for, before it ends Spark",
+    ("flinkish/cli.py", "flinkish.shell.savepoints"):
+        "the savepoint command works on files, without a job",
+    ("flinkish/cli.py", "flinkish.shell.state_recovery"):
+        "the savepoint command works on files, without a job",
     ("flinkish/cli.py", "spark_plugin"):
         "the command starts where no Spark is, to say what is missing",
 }

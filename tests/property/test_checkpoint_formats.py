@@ -67,7 +67,7 @@ def names_of(checkpoint):
                     yield from (*handle.shared, *handle.private)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(checkpoints().filter(_plain_names))
 def test_metadata_come_back_as_they_were(checkpoint):
     assert decode_metadata(encode_metadata(checkpoint), checkpoint.location) == checkpoint
@@ -78,14 +78,18 @@ def test_metadata_come_back_as_they_were(checkpoint):
 PARALLELISMS = st.integers(1, 64)
 
 
-@settings(max_examples=200, deadline=None)
+def groups_of(handle):
+    return range(handle.key_groups.start, handle.key_groups.end + 1)
+
+
+@settings(max_examples=100, deadline=None)
 @given(st.lists(PARALLELISMS, min_size=2, max_size=5), st.sampled_from([64, 100, 128, 4096]))
 def test_each_key_group_goes_to_its_owner_once_over_chains_of_rescales(parallelisms, max_parallelism):
     handles = []
     for index in range(parallelisms[0]):
         groups = key_group_range(max_parallelism, parallelisms[0], index)
         handles.append(KeyedStateHandle(KeyGroupRange(groups.start, groups.stop - 1), InlineBytes(bytes([index]))))
-    origin = {group: handle.content for handle in handles for group in range(handle.key_groups.start, handle.key_groups.end + 1)}
+    origin = {group: handle.content for handle in handles for group in groups_of(handle)}
     for parallelism in parallelisms[1:]:
         dealt = deal_out_keyed(handles, parallelism, max_parallelism)
         seen = {}
@@ -93,7 +97,7 @@ def test_each_key_group_goes_to_its_owner_once_over_chains_of_rescales(paralleli
             owned = key_group_range(max_parallelism, parallelism, index)
             for part in parts:
                 assert part.key_groups.count > 0
-                for group in range(part.key_groups.start, part.key_groups.end + 1):
+                for group in groups_of(part):
                     assert group in owned and group not in seen
                     seen[group] = part.content
         assert seen == origin
@@ -103,7 +107,7 @@ def test_each_key_group_goes_to_its_owner_once_over_chains_of_rescales(paralleli
 ENTRIES = st.lists(st.lists(st.integers(0, 10**6), max_size=6), min_size=1, max_size=64)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(NAMES, ENTRIES, min_size=1, max_size=3), st.lists(PARALLELISMS, min_size=1, max_size=4))
 def test_split_state_is_a_partition_over_chains_of_rescales(states, parallelisms):
     old = max(map(len, states.values()))
@@ -128,7 +132,8 @@ def test_split_state_is_a_partition_over_chains_of_rescales(states, parallelisms
                 found[name] += entries
         assert {name: sorted(entries) for name, entries in found.items()} == expected
         if parallelism == old:
-            assert {i: h.states for i, h in enumerate(dealt) if h} == {i: h.states for i, h in saved.items() if h.states}
+            before = {index: handle.states for index, handle in saved.items() if handle.states}
+            assert {index: handle.states for index, handle in enumerate(dealt) if handle} == before
         else:
             totals = [sum(column) for column in zip(*counts.values())]
             assert max(totals) - min(totals) <= 1  # remainders of several states do not pile up
@@ -169,14 +174,14 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.one_of(st.lists(st.text(), max_size=20), st.lists(st.integers(), max_size=20), st.lists(KEYS, max_size=20)))
 def test_key_groups_of_many_keys_are_those_of_each(keys):
     keys = [canonical_key(key) for key in keys]
     assert key_groups_of_canonical(keys, 300).tolist() == [key_group(key, 300) for key in keys]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.dictionaries(KEYS, VALUES, max_size=30),
     st.dictionaries(st.integers(-5, 5), st.dictionaries(KEYS, VALUES, min_size=1, max_size=10), max_size=3),
@@ -198,7 +203,8 @@ def test_state_windows_and_timers_survive_rescales(table, windows, timers, paral
             groups = key_group_range(128, old, index)
             owned = KeyGroupRange(groups.start, groups.stop - 1)
             out = io.BytesIO()
-            write_keyed_snapshot(out, [*backend.snapshot_states(), *service.snapshot_states()], owned, 128, "zstd", "op")
+            entries = [*backend.snapshot_states(), *service.snapshot_states()]
+            write_keyed_snapshot(out, entries, owned, 128, "zstd", "op")
             subtasks[index] = OperatorSubtaskState((KeyedStateHandle(owned, InlineBytes(out.getvalue())),))
         dealt = deal_out(OperatorSnapshot("id", None, "op", old, 128, subtasks), parallelism, 128)
         states, services = [], []

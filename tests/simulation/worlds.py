@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Callable, Iterable, Optional, Protocol
 
+from tests.simulation.barrier_world import BarrierWorld
 from tests.simulation.checkpoint_world import CheckpointWorld
 
 
@@ -22,7 +23,7 @@ class World(Protocol):
         """What has happened so far, one line each."""
 
 
-WORLDS: dict[str, Callable[[int], World]] = {"checkpoints": CheckpointWorld}
+WORLDS: dict[str, Callable[[int], World]] = {"barriers": BarrierWorld, "checkpoints": CheckpointWorld}
 
 
 def first_failure(make: Callable[[int], World], seeds: Iterable[int]) -> Optional[tuple[int, str]]:

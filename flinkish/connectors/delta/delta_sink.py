@@ -1,7 +1,9 @@
-"""Writes a Delta table: slots write Parquet files, the driver adds them in one transaction.
+"""Writes a Delta table: slots write Parquet files, the driver adds them in one transaction, one for each checkpoint,
+or without checkpoints one at the job's end.
 
-The transaction carries an application id and a version.  A repeated commit asks the table for the
-version that it has and does nothing: ``deltalake`` itself would take the same files twice.
+The transaction carries an application id and a version: the run of the job and the number of the checkpoint.  A repeated
+commit asks the table for the version that it has and does nothing when that is not lower: ``deltalake`` itself
+would take the same files twice.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pyarrow import fs
 from flinkish.connectors.files.file_system import absolute_uri, open_file_system
 from flinkish.connectors.files.file_sink import visible_names
 from flinkish.connectors.files.part_writer import ParquetPart, PartSinkWriter, as_schema
-from flinkish.connectors.spi import Committer, Sink, SinkWriter, WriterInitContext
+from flinkish.connectors.spi import CommitId, Committer, Sink, SinkWriter, WriterInitContext
 from flinkish.errors import InvalidJobError, ResourceError
 
 _MODES = ("error", "append", "overwrite")
@@ -27,7 +29,8 @@ _MODES = ("error", "append", "overwrite")
 
 @dataclass(frozen=True)
 class DeltaFile:
-    """A complete file that no transaction names yet; ``path`` None: this writer had no records."""
+    """A complete file that no transaction names yet; ``path`` None: this writer had no records.  ``version``:
+    of the transaction in a job without checkpoints."""
 
     application_id: str
     version: int
@@ -45,7 +48,8 @@ class DeltaSink(Sink[Any]):
     Args:
         path: folder of the table, local or a URI that ``deltalake`` and ``pyarrow.fs`` know.
         schema: a ``pyarrow.Schema`` or a dict name -> type.  Delta stores timestamps in microseconds.
-        mode: "error": the table must not exist; "append"; "overwrite": replace its content.
+        mode: "error": the table must not exist; "append"; "overwrite": replace its content, with the first
+            transaction.  A job that goes on from a checkpoint appends.
         storage_options: for ``deltalake`` (keys, region, endpoint).
     """
 
@@ -70,14 +74,19 @@ class DeltaSink(Sink[Any]):
         self.mode = mode
         self.storage_options = storage_options
         self._token = uuid.uuid4().hex[:12]
+        self._replaces = mode == "overwrite"  # of the driver's object only
 
     @property
     def schema(self) -> pa.Schema:
         """Of the table."""
         return self.part_format.file_schema
 
+    def validate_restored(self) -> None:
+        self._replaces = False
+
     def validate(self) -> None:
         deltalake = _import_deltalake()
+        self._replaces = self.mode == "overwrite"
         if deltalake.DeltaTable.is_deltatable(self.uri, self.storage_options):
             if self.mode == "error":
                 raise InvalidJobError(
@@ -112,22 +121,24 @@ class _DeltaWriter(PartSinkWriter):
             f"part-{sink._token}-{context.index_of_subtask():05d}-{context.attempt_number()}"
         )
         self._commits = 0
+        self._input_ended = False
 
     def next_name(self) -> str:
         return f"{self._stem}-{self._commits:05d}{self._format.suffix}"
 
-    def prepare_commit(self) -> list[Any]:
-        version, path, size, rows, modified_ms = self._commits, None, 0, 0, 0
-        if self._file is not None:
-            rows, path = self.finish_file(), self._name
-            info = self._system.get_file_info(f"{self._folder}/{path}")
-            size = info.size
-            modified_ms = int(info.mtime.timestamp() * 1_000) if info.mtime else 0
-        self._commits += 1
-        return [DeltaFile(self._application_id, version, path, size, rows, modified_ms)]
+    def flush(self, end_of_input: bool) -> None:
+        self._input_ended = end_of_input
 
-    def snapshot_state(self, checkpoint_id: int) -> list[Any]:
-        return [self._commits]
+    def prepare_commit(self) -> list[Any]:
+        version = self._commits
+        if self._file is None:
+            nothing = DeltaFile(self._application_id, version, None, 0, 0, 0)
+            return [nothing] if self._input_ended else []
+        rows, path = self.finish_file(), self._name
+        self._commits += 1
+        info = self._system.get_file_info(f"{self._folder}/{path}")
+        modified_ms = int(info.mtime.timestamp() * 1_000) if info.mtime else 0
+        return [DeltaFile(self._application_id, version, path, info.size, rows, modified_ms)]
 
 
 class _DeltaCommitter(Committer):
@@ -142,6 +153,19 @@ class _DeltaCommitter(Committer):
             by_version[f"flinkish-{self._sink._token}", 0] = []
         for (application_id, version), files in sorted(by_version.items()):
             self._commit(application_id, version, [file for file in files if file.path])
+
+    def commit_checkpoint(self, committables: Iterable[DeltaFile], commit_id: CommitId) -> None:
+        application_id = f"flinkish-{commit_id.job_id}-{commit_id.run_id}-{commit_id.operator_id}"
+        files = [file for file in committables if file.path]
+        self._commit(application_id, commit_id.checkpoint_id, files)
+
+    def job_finished(self) -> None:
+        """A result without rows is a table without rows."""
+        sink = self._sink
+        from deltalake import DeltaTable
+
+        if sink._replaces or not DeltaTable.is_deltatable(sink.uri, sink.storage_options):
+            self._commit(f"flinkish-{sink._token}", 0, [])
 
     def _commit(self, application_id: str, version: int, files: list[DeltaFile]) -> None:
         from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -171,26 +195,35 @@ class _DeltaCommitter(Committer):
                 storage_options=sink.storage_options,
                 commit_properties=properties,
             )
+            sink._replaces = False
             return
         table = DeltaTable(sink.uri, storage_options=sink.storage_options)
         known = table.transaction_version(application_id)
         if known is not None and known >= version:
+            sink._replaces = False
             return  # this transaction is in the table already
         # Only the first transaction of a job replaces what was there before it.
-        mode = "overwrite" if sink.mode == "overwrite" and known is None else "append"
+        mode = "overwrite" if sink._replaces and known is None else "append"
         if actions or mode == "overwrite":
             table.create_write_transaction(
                 actions, mode, Schema.from_arrow(sink.schema), commit_properties=properties
             )
+            sink._replaces = False
 
     def abort(self, committables: Iterable[DeltaFile]) -> None:
-        """Removes the files that this job wrote, also those of slots that were killed."""
+        system, folder = open_file_system(self._sink.uri)
+        aborted = {file.path for file in committables if file.path is not None}
+        for name in sorted(aborted - self._committed_names() if aborted else ()):
+            if system.get_file_info(f"{folder}/{name}").type == fs.FileType.File:
+                system.delete_file(f"{folder}/{name}")
+
+    def remove_leftovers(self, kept: Iterable[DeltaFile]) -> None:
+        """Files of slots that were killed."""
         system, folder = open_file_system(self._sink.uri)
         selector = fs.FileSelector(folder, allow_not_found=True)
-        committed = self._committed_names()
+        needed = self._committed_names() | {file.path for file in kept}
         for info in system.get_file_info(selector):
-            name = info.base_name
-            if name.startswith(f"part-{self._sink._token}-") and name not in committed:
+            if info.base_name.startswith(f"part-{self._sink._token}-") and info.base_name not in needed:
                 system.delete_file(info.path)
 
     def _committed_names(self) -> frozenset[str]:

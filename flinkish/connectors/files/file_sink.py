@@ -1,8 +1,13 @@
-"""Writes part files into a folder and publishes them when the job has succeeded.
+"""Writes part files into a folder and publishes them: with each checkpoint, or without checkpoints when the job
+has succeeded.
 
-A writer writes hidden files (``.part-...``).  The committer renames them at the end; a job that
-fails or is cancelled leaves the folder as it was.  An empty result is a folder with one file that has
-no rows.
+A writer writes hidden files (``.part-...``) and completes its file at each checkpoint.  The committer renames them
+when the checkpoint is complete, so each record is seen once however often the job restarts.  Without
+checkpoints a job that fails or is cancelled leaves the folder as it was.  An empty result is a folder with one file
+that has no rows.
+
+A job that goes on from a checkpoint goes on in its folder; files of a driver that was killed, which no checkpoint
+publishes, stay there hidden.
 
     ParquetSink("out/windows", schema)
     FileSink.for_row_format("out/lines", str).build()                            # PyFlink's form
@@ -28,13 +33,14 @@ from flinkish.connectors.files.file_sink_options import (
 )
 from flinkish.connectors.files.file_system import absolute_uri, open_file_system
 from flinkish.connectors.files.part_writer import ParquetPart, PartFormat, PartSinkWriter, row_format
-from flinkish.connectors.spi import Committer, Sink, SinkWriter, WriterInitContext
-from flinkish.errors import InvalidJobError
+from flinkish.connectors.spi import CommitId, Committer, Sink, SinkWriter, WriterInitContext
+from flinkish.errors import CorruptSnapshotError, InvalidJobError
 
 
 @dataclass(frozen=True)
 class PendingFile:
-    """A complete hidden file that waits for its name.  ``name`` None: this writer had no records."""
+    """A complete hidden file that waits for its name.  ``name`` None: this writer had no records since the
+    last checkpoint, and its input has ended."""
 
     job_id: str
     hidden_name: Optional[str]
@@ -50,8 +56,9 @@ class FileSink(Sink[Any]):
     Args:
         path: the folder; local or a URI of ``pyarrow.fs``.  All slots must reach it.
         part_format: ``ParquetPart`` or ``TextPart``.
-        overwrite: replace what the folder holds, when the job succeeds.  Only files named ``part-*``
-            (or as ``names`` says) or ``*.parquet`` directly in the folder are ever removed.
+        overwrite: replace what the folder holds, when the first files are published.  Only files named
+            ``part-*`` (or as ``names`` says) or ``*.parquet`` directly in the folder are ever removed.  A job that
+            goes on from a checkpoint removes nothing.
         names: how the names of the files begin and end; None: ``part-…`` and the format's suffix.
         part_size_bytes: begin another file when one has this size; None: one file a writer.
     Raises:
@@ -86,8 +93,9 @@ class FileSink(Sink[Any]):
         self.suffix = part_format.suffix if names is None else names.part_suffix
         self.part_size_bytes = part_size_bytes
         self.takes_columns = part_format.takes_columns
-        # Marks this sink's hidden files, so that abort finds those of a killed slot too.
+        # Marks this sink's hidden files, so that those of a killed slot are found too.
         self._token = uuid.uuid4().hex[:12]
+        self._replaces = overwrite  # what was there before, with the next commit; of the driver's object only
 
     @staticmethod
     def for_row_format(base_path: Any, encoder: Any = None) -> "FileSinkBuilder":
@@ -128,6 +136,15 @@ class FileSink(Sink[Any]):
                 do="name another folder, or set overwrite=True to replace what is there (--overwrite of flinkish "
                 "demo and jobs/flight_delays.py)",
             )
+        self._replaces = self.overwrite
+        self._make_folder()
+
+    def validate_restored(self) -> None:
+        self._replaces = False
+        self._make_folder()
+
+    def _make_folder(self) -> None:
+        system, path = open_file_system(self.uri)
         try:
             system.create_dir(path, recursive=True)
         except OSError as error:
@@ -211,14 +228,16 @@ class _FileWriter(PartSinkWriter):
         super().__init__(sink.uri, sink.part_format)
         self._job_id = context.job_id()
         self._stem = f"{sink.prefix}-{self._job_id[:8]}-{context.index_of_subtask():05d}"
+        if context.attempt_number():  # the attempts before it may have published files
+            self._stem += f"-{context.attempt_number()}"
         self._suffix, self._part_size_bytes = sink.suffix, sink.part_size_bytes
         self._complete: list[PendingFile] = []
-        self._hidden = f".{self._stem}-{context.attempt_number()}"
         self._token = sink._token
         self._parts = 0
+        self._input_ended = False
 
     def next_name(self) -> str:
-        return f"{self._hidden}-{self._parts:05d}.{self._token}.inprogress"
+        return f".{self._stem}-{self._parts:05d}.{self._token}.inprogress"
 
     def written(self) -> None:
         if self._part_size_bytes is not None and self._stream.tell() >= self._part_size_bytes:
@@ -230,11 +249,16 @@ class _FileWriter(PartSinkWriter):
         self._complete.append(PendingFile(self._job_id, self._name, name, rows))
         self._parts += 1
 
+    def flush(self, end_of_input: bool) -> None:
+        self._input_ended = end_of_input
+
     def prepare_commit(self) -> list[Any]:
         if self._file is not None:
             self._complete_file()
         complete, self._complete = self._complete, []
-        return complete or [PendingFile(self._job_id, None, None, 0)]
+        if self._input_ended and not complete:
+            return [PendingFile(self._job_id, None, None, 0)]
+        return complete
 
 
 class _FileCommitter(Committer):
@@ -244,35 +268,61 @@ class _FileCommitter(Committer):
 
     def commit(self, committables: Iterable[PendingFile]) -> None:
         pending = list(committables)
-        system, folder = self._system, self._folder
-        system.create_dir(folder, recursive=True)
         job_id = pending[0].job_id if pending else ""
-        own = f"{self._sink.prefix}-{job_id[:8]}-"
-        is_data_file = self._sink.is_data_file
-        if self._sink.overwrite:
-            for name in visible_names(system, folder):
-                if not name.startswith(own) and is_data_file(name):
-                    system.delete_file(f"{folder}/{name}")
+        self._publish_all(pending)
+        self._fill_empty_folder(job_id[:8])
+
+    def commit_checkpoint(self, committables: Iterable[PendingFile], commit_id: CommitId) -> None:
+        self._publish_all(committables)
+
+    def job_finished(self) -> None:
+        self._publish_all(())
+        self._fill_empty_folder(self._sink._token[:8])
+
+    def _publish_all(self, pending: Iterable[PendingFile]) -> None:
         files = [file for file in pending if file.name is not None]
+        if self._sink._replaces:
+            own = {file.name for file in files}  # a repeated commit has renamed some of them
+            for name in visible_names(self._system, self._folder):
+                if name not in own and self._sink.is_data_file(name):
+                    self._system.delete_file(f"{self._folder}/{name}")
         for file in files:
             self._publish(file)
-        if not files and not any(map(is_data_file, visible_names(system, folder))):
-            with system.open_output_stream(f"{folder}/{own}empty{self._sink.suffix}") as stream:
-                self._sink.part_format.open(stream).close()
+        self._sink._replaces = False
+
+    def _fill_empty_folder(self, stem: str) -> None:
+        """A result without rows is a file without rows."""
+        system, folder, sink = self._system, self._folder, self._sink
+        system.create_dir(folder, recursive=True)
+        if not any(map(sink.is_data_file, visible_names(system, folder))):
+            with system.open_output_stream(f"{folder}/{sink.prefix}-{stem}-empty{sink.suffix}") as stream:
+                sink.part_format.open(stream).close()
 
     def _publish(self, file: PendingFile) -> None:
         hidden, final = f"{self._folder}/{file.hidden_name}", f"{self._folder}/{file.name}"
-        if self._system.get_file_info(hidden).type == fs.FileType.NotFound:
-            # A repeated commit: it was renamed the first time.
-            assert self._system.get_file_info(final).type == fs.FileType.File, f"{hidden} is lost"
-            return
-        self._system.move(hidden, final)
+        if self._system.get_file_info(hidden).type == fs.FileType.File:
+            self._system.move(hidden, final)
+        elif self._system.get_file_info(final).type != fs.FileType.File:  # a repeated commit has renamed it
+            raise CorruptSnapshotError(
+                f"could not publish {file.rows} records of a file sink",
+                where=f"job {file.job_id}, {self._sink.uri}",
+                why=f"neither {file.hidden_name} nor {file.name} is there",
+                do="bring the file back if it has been moved or deleted, or begin from another checkpoint",
+            )
 
     def abort(self, committables: Iterable[PendingFile]) -> None:
-        """Removes every hidden file of this sink, also those of slots that were killed."""
+        for file in committables:
+            if file.hidden_name is not None:
+                path = f"{self._folder}/{file.hidden_name}"
+                if self._system.get_file_info(path).type == fs.FileType.File:
+                    self._system.delete_file(path)
+
+    def remove_leftovers(self, kept: Iterable[PendingFile]) -> None:
+        """Hidden files of slots that were killed."""
+        needed = {file.hidden_name for file in kept}
         selector = fs.FileSelector(self._folder, allow_not_found=True)
         for info in self._system.get_file_info(selector):
-            if info.base_name.endswith(f".{self._sink._token}.inprogress"):
+            if info.base_name.endswith(f".{self._sink._token}.inprogress") and info.base_name not in needed:
                 self._system.delete_file(info.path)
 
 

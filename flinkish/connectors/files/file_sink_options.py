@@ -57,7 +57,7 @@ class OutputFileConfig:
 
 
 class RollingPolicy:
-    """When a writer completes its file and begins another."""
+    """When a writer completes its file and begins another; it also does at each checkpoint."""
 
     @staticmethod
     def default_rolling_policy(
@@ -75,7 +75,7 @@ class RollingPolicy:
 class DefaultRollingPolicy(RollingPolicy):
     """A new file when one has ``part_size`` bytes.
 
-    The intervals are kept, but cut no files: all files are published together, when the job has
+    The intervals are kept, but cut no files: files are published with a checkpoint, or when the job has
     succeeded."""
 
     def __init__(self, part_size: int, rollover_interval: TimeLike, inactivity_interval: TimeLike):

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from flinkish.common import options
+from flinkish.common import Configuration, options
 from flinkish.common.configuration_check import check_configuration, check_master, look_for_mistakes
 from flinkish.errors import ConfigurationError, InvalidJobError
 
@@ -31,7 +31,7 @@ def test_an_unknown_key_of_our_own_is_refused_with_the_nearest_one(key, nearest)
         ("paralelism.default", "parallelism.default"),
         ("taskmanager.numberOfTaskSlot", "taskmanager.numberOfTaskSlots"),
         ("execution.bufer-timeout", "execution.buffer-timeout"),
-        ("restart-strategy", "restart-strategy.type"),
+        ("restart-strategy.typ", "restart-strategy.type"),
     ],
 )
 def test_a_key_that_is_nearly_a_known_one_gives_a_suggestion(key, nearest):
@@ -44,7 +44,7 @@ def test_a_key_that_is_nearly_a_known_one_gives_a_suggestion(key, nearest):
     "key",
     [
         "my.key", "spark.executor.memory", "spark.app.name", "taskmanager.memory.process.size", "state.checkpoints.dir",
-        "python.executable", "task.cancellation.timers.timeout", "execution.checkpointing.num-retained",
+        "python.executable", "task.cancellation.timers.timeout",
         "pipeline.jars", "pipeline.global-job-parameters.day", "metrics.latency.granularity", "rest.port",
     ],
 )  # fmt: skip
@@ -100,20 +100,25 @@ def test_what_is_stored_and_not_used_gives_one_warning():
     (warning,) = check_configuration(
         {
             "restart-strategy.type": "fixed-delay",
-            "restart-strategy.fixed-delay.attempts": "3",
             "execution.checkpointing.interval": "10 s",
+            "execution.checkpointing.snapshot-compression": "true",
             "metrics.latency.interval": "0",
         }
     )
-    first, checkpoints, restarts = warning.split("\n  ")
-    assert first == (
-        "this version does not use execution.checkpointing.interval, restart-strategy.type, "
-        "restart-strategy.fixed-delay.attempts"
-    )
-    assert "takes no checkpoints" in checkpoints
-    assert restarts == "this version does not restart; the job fails at the first failure"
-    (warning,) = check_configuration({"metrics.latency.interval": "1 s"})
-    assert warning == "this version does not use metrics.latency.interval"
+    assert warning == "this version does not use execution.checkpointing.snapshot-compression"
+
+
+def test_the_spellings_of_flink_1_count_where_the_new_key_is_not_set():
+    settings = {"state.checkpoints.dir": "/old", "restart-strategy": "fixed-delay", "state.backend": "hashmap"}
+    assert check_configuration(settings) == []
+    assert options.read(settings, options.CHECKPOINT_DIRECTORY) == "/old"
+    assert options.read(settings, options.RESTART_STRATEGY) == "fixed-delay"
+    newer = {**settings, "execution.checkpointing.dir": "/new"}
+    assert options.read(newer, options.CHECKPOINT_DIRECTORY) == "/new"
+    configuration = Configuration(newer)
+    assert options.CHECKPOINT_DIRECTORY in configuration
+    configuration.set(options.CHECKPOINT_DIRECTORY, None)
+    assert options.CHECKPOINT_DIRECTORY not in configuration, "unset in every spelling"
 
 
 def test_exactly_the_options_that_nothing_reads_are_marked_as_not_used():

@@ -4,7 +4,7 @@ import threading
 import pytest
 
 from flinkish.common import CompletableFuture, JobClient, JobExecutionResult, JobStatus
-from flinkish.errors import InvalidJobError, JobCancelledError
+from flinkish.errors import JobCancelledError
 
 
 class Handle:
@@ -33,6 +33,15 @@ class Handle:
         if self.state is JobStatus.CANCELED:
             raise JobCancelledError("cancelled")
         return JobExecutionResult(self.job_id, 5, {"count": 3})
+
+    def take_savepoint(self, directory=None):
+        return CompletableFuture.completed(f"savepoint below {directory}")
+
+    def take_checkpoint(self):
+        return CompletableFuture.completed("checkpoint")
+
+    def stop(self, drain, directory=None):
+        return CompletableFuture.completed(f"{'drained' if drain else 'suspended'}, savepoint below {directory}")
 
     def metrics(self):
         return {"task": {"numRecordsIn": 1}}
@@ -66,9 +75,11 @@ def test_waiting_no_longer_than_the_timeout_raises_and_leaves_the_job_running():
     assert client.status is JobStatus.RUNNING
 
 
-def test_savepoints_are_refused_with_what_to_do():
-    with pytest.raises(InvalidJobError, match="cancel"):
-        JobClient(Handle()).trigger_savepoint("/x")
+def test_savepoints_are_futures_of_the_job():
+    client = JobClient(Handle())
+    assert client.trigger_savepoint("/x").result() == "savepoint below /x"
+    assert client.trigger_checkpoint().result() == "checkpoint"
+    assert client.stop_with_savepoint(True).result() == "drained, savepoint below None"
 
 
 def test_a_future_hands_over_results_errors_and_timeouts():

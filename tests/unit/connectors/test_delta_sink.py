@@ -3,6 +3,7 @@ import pytest
 from deltalake import DeltaTable
 
 from flinkish.connectors.delta.delta_sink import DeltaSink
+from flinkish.connectors.spi import CommitId
 from flinkish.errors import InvalidJobError, UserError
 from flinkish.testing.spi_fakes import SinkRun
 from flinkish.testing.spi_suites import SinkSuite
@@ -94,7 +95,7 @@ def test_abort_removes_files_of_killed_slots_and_keeps_committed_ones(tmp_path):
     run.write([(1, 0)])
     sink.create_committer().commit(run.writers[0].prepare_commit())
     run.write([(2, 0)])  # its writer never closes
-    sink.create_committer().abort([])
+    sink.create_committer().remove_leftovers([])
     assert rows_of(tmp_path) == [1]
     assert len(list(tmp_path.glob("*.parquet"))) == 1
 
@@ -135,3 +136,83 @@ def test_timestamps_are_stored_in_microseconds(tmp_path):
     table = DeltaTable(str(tmp_path)).to_pyarrow_table()
     assert table.schema.field("at").type == pa.timestamp("us", tz="UTC")
     assert table.column("at").cast(pa.int64()).to_pylist() == [1_500_000, 2_500_000]
+
+
+# ---- with checkpoints ------------------------------------------------------------------------------
+
+
+def commit_id(checkpoint_id, run_id="run"):
+    return CommitId("a" * 32, run_id, checkpoint_id, "op")
+
+
+def prepared(run, *numbers):
+    """What a checkpoint finds after these records."""
+    if numbers:
+        run.write([(n, 0) for n in numbers])
+    run.writers[0].flush(False)
+    return run.writers[0].prepare_commit()
+
+
+def test_replayed_checkpoints_are_skipped_up_to_the_version_that_the_table_has(tmp_path):
+    """Case B18 (b) of the given semantics: the table has 30, then 29, 30 and 31 come."""
+    run = SinkRun(DeltaSink(tmp_path, SCHEMA))
+    committer = run._sink.create_committer()
+    committables = {number: prepared(run, number) for number in (29, 30, 31)}
+    for number in (29, 30, 29, 30, 31, 31):
+        committer.commit_checkpoint(committables[number], commit_id(number))
+    assert sorted(rows_of(tmp_path)) == [29, 30, 31]
+    assert DeltaTable(str(tmp_path)).transaction_version(f"flinkish-{'a' * 32}-run-op") == 31
+    run.writers[0].close()
+
+
+def test_a_new_run_may_use_numbers_that_the_table_has_seen_of_another(tmp_path):
+    run = SinkRun(DeltaSink(tmp_path, SCHEMA))
+    committer = run._sink.create_committer()
+    committer.commit_checkpoint(prepared(run, 1), commit_id(7, "first"))
+    committer.commit_checkpoint(prepared(run, 2), commit_id(3, "restored by hand"))
+    assert sorted(rows_of(tmp_path)) == [1, 2]
+    run.writers[0].close()
+
+
+def test_a_checkpoint_without_records_is_published_and_costs_no_transaction(tmp_path):
+    """Case B18 (c)."""
+    run = SinkRun(DeltaSink(tmp_path, SCHEMA))
+    committer = run._sink.create_committer()
+    committer.commit_checkpoint(prepared(run, 1), commit_id(1))
+    assert prepared(run) == []
+    committer.commit_checkpoint([], commit_id(2))
+    assert DeltaTable(str(tmp_path)).version() == 0 and rows_of(tmp_path) == [1]
+
+
+def test_overwrite_replaces_with_the_first_checkpoint_and_never_after_a_restore(tmp_path):
+    write(tmp_path, [1], "error", "a" * 32)
+    run = SinkRun(DeltaSink(tmp_path, SCHEMA, mode="overwrite"))
+    committer = run._sink.create_committer()
+    committer.commit_checkpoint(prepared(run, 2), commit_id(1))
+    run._sink.create_committer().commit_checkpoint(prepared(run, 3), commit_id(2))
+    assert sorted(rows_of(tmp_path)) == [2, 3]
+    restored = DeltaSink(tmp_path, SCHEMA, mode="overwrite")
+    again = SinkRun(restored)
+    restored.validate_restored()
+    restored.create_committer().commit_checkpoint(prepared(again, 4), commit_id(3, "restored"))
+    restored.create_committer().job_finished()
+    assert sorted(rows_of(tmp_path)) == [2, 3, 4]
+
+
+def test_a_job_with_checkpoints_and_no_records_makes_an_empty_table(tmp_path):
+    DeltaSink(tmp_path, SCHEMA).create_committer().job_finished()
+    assert rows_of(tmp_path) == [] and DeltaTable(str(tmp_path)).version() == 0
+
+
+def test_aborting_removes_what_was_prepared_and_leftovers_but_nothing_that_is_needed(tmp_path):
+    run = SinkRun(DeltaSink(tmp_path, SCHEMA))
+    committer = run._sink.create_committer()
+    published, aborted, kept = prepared(run, 1), prepared(run, 2), prepared(run, 3)
+    committer.commit_checkpoint(published, commit_id(1))
+    committer.abort([*published, *aborted])
+    assert len(list(tmp_path.glob("*.parquet"))) == 2
+    run.write([(4, 0)])  # its writer is killed
+    committer.remove_leftovers(kept)
+    assert {path.name for path in tmp_path.glob("*.parquet")} == {published[0].path, kept[0].path}
+    committer.commit_checkpoint(kept, commit_id(2))
+    assert sorted(rows_of(tmp_path)) == [1, 3]

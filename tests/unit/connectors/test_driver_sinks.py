@@ -52,7 +52,7 @@ def test_print_writer_stops_when_the_driver_has_not_printed():
         batches += 1
         assert batches < 100
     assert len(run.contexts[0].sent) == batches
-    run.writers[0].handle_coordinator_event(None)
+    run.writers[0].handle_coordinator_event(0)  # of attempt 0
     assert writer.has_room
     run.fail()
 

@@ -17,7 +17,8 @@ from flinkish.connectors.files.file_sink import FileSink, ParquetSink
 from flinkish.connectors.files.file_sink_options import BucketAssigner, OutputFileConfig, RollingPolicy
 from flinkish.connectors.files.part_writer import ParquetPart, TextPart
 from flinkish.connectors.row_columns import RowsToColumns, fit_columns
-from flinkish.errors import ExternalError, InvalidJobError, UserError
+from flinkish.connectors.spi import CommitId
+from flinkish.errors import CorruptSnapshotError, ExternalError, InvalidJobError, UserError
 from flinkish.testing.spi_fakes import SinkRun
 from flinkish.testing.spi_suites import SinkSuite
 
@@ -111,7 +112,7 @@ def test_abort_also_removes_files_of_a_slot_that_was_killed(tmp_path):
     run = SinkRun(sink)
     run.write([("a", 1, 1.0)])
     assert len(names(tmp_path)) == 1  # hidden; its writer never closes
-    sink.create_committer().abort([])
+    sink.create_committer().remove_leftovers([])
     assert names(tmp_path) == []
 
 
@@ -458,3 +459,94 @@ def test_folders_by_date_are_refused_and_the_base_path_is_taken(tmp_path):
     builder.with_bucket_assigner(BucketAssigner.base_path_bucket_assigner())
     builder.with_rolling_policy(RollingPolicy.on_checkpoint_rolling_policy())
     assert len(written(tmp_path, builder, ["a"])) == 1
+
+
+# ---- with checkpoints ------------------------------------------------------------------------------
+
+
+def prepared(run, *numbers):
+    """What a checkpoint finds after these records."""
+    if numbers:
+        run.write([(str(n), n, None) for n in numbers])
+    run.writers[0].flush(False)
+    return run.writers[0].prepare_commit()
+
+
+def commit(sink, committables, checkpoint_id=1):
+    sink.create_committer().commit_checkpoint(committables, CommitId("job0" * 8, "run", checkpoint_id, "op"))
+
+
+def numbers_in(folder):
+    return sorted(pq.read_table(folder).column("n").to_pylist())
+
+
+def test_files_are_seen_with_their_checkpoint_and_a_repeated_commit_changes_nothing(tmp_path):
+    sink = ParquetSink(tmp_path, SCHEMA)
+    run = SinkRun(sink)
+    first, second = prepared(run, 1, 2), prepared(run, 3)
+    assert [name for name in names(tmp_path) if name.startswith("part")] == []
+    commit(sink, first)
+    assert numbers_in(tmp_path) == [1, 2]
+    for committables in (first, second, first, second):
+        commit(sink, committables)
+    assert numbers_in(tmp_path) == [1, 2, 3]
+    assert prepared(run) == []  # a checkpoint without records
+
+
+def test_a_later_attempt_never_takes_the_names_of_an_earlier_one(tmp_path):
+    sink = ParquetSink(tmp_path, SCHEMA)
+    run = SinkRun(sink)
+    commit(sink, prepared(run, 1))
+    for context in run.contexts:
+        context._attempt = 1
+    run.writers = [sink.create_writer(context) for context in run.contexts]
+    commit(sink, prepared(run, 2), 2)
+    assert numbers_in(tmp_path) == [1, 2]
+
+
+def test_a_file_that_is_lost_is_no_silent_success(tmp_path):
+    """Case B18 (d) of the given semantics."""
+    sink = ParquetSink(tmp_path, SCHEMA)
+    committables = prepared(SinkRun(sink), 1)
+    (tmp_path / committables[0].hidden_name).unlink()
+    with pytest.raises(CorruptSnapshotError, match="could not publish 1 records"):
+        commit(sink, committables)
+
+
+def test_a_restored_job_goes_on_in_its_folder_and_overwrites_nothing(tmp_path):
+    write(tmp_path, [("1", 1, None)], job_id="a" * 32)
+    sink = ParquetSink(tmp_path, SCHEMA, overwrite=True)
+    run = SinkRun(sink, job_id="b" * 32)
+    sink.validate_restored()  # in place of validate
+    commit(sink, prepared(run, 2))
+    assert numbers_in(tmp_path) == [1, 2]
+
+
+def test_overwrite_replaces_with_the_first_checkpoint_only(tmp_path):
+    write(tmp_path, [("1", 1, None)], job_id="a" * 32)
+    sink = ParquetSink(tmp_path, SCHEMA, overwrite=True)
+    run = SinkRun(sink, job_id="b" * 32)
+    commit(sink, prepared(run, 2))
+    assert numbers_in(tmp_path) == [2]
+    commit(sink, prepared(run, 3), 2)
+    sink.create_committer().job_finished()
+    assert numbers_in(tmp_path) == [2, 3]
+
+
+def test_a_job_with_checkpoints_and_no_records_leaves_a_file_without_rows(tmp_path):
+    sink = ParquetSink(tmp_path, SCHEMA)
+    sink.create_committer().job_finished()
+    assert numbers_in(tmp_path) == [] and len(names(tmp_path)) == 1
+
+
+def test_aborting_removes_what_was_prepared_and_leftovers_but_nothing_that_is_needed(tmp_path):
+    sink = ParquetSink(tmp_path, SCHEMA)
+    run = SinkRun(sink)
+    aborted, kept = prepared(run, 1), prepared(run, 2)
+    committer = sink.create_committer()
+    committer.abort(aborted)
+    run.write([("3", 3, None)])  # its writer is killed
+    committer.remove_leftovers(kept)
+    assert names(tmp_path) == [kept[0].hidden_name]
+    commit(sink, kept)
+    assert numbers_in(tmp_path) == [2]

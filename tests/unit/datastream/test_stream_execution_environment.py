@@ -146,17 +146,12 @@ def test_a_launchers_settings_stand_behind_those_of_the_program():
     assert Environment.get_execution_environment().get_parallelism() == 1
 
 
-def test_a_job_with_checkpointing_says_that_none_are_taken(env):
+def test_a_setting_that_is_not_used_is_told_at_the_users_line(env):
+    env.configuration.set_string("execution.checkpointing.snapshot-compression", "true")
+    env.set_restart_strategy(RestartStrategies.fixed_delay_restart(3, 1_000))
     env.enable_checkpointing(1_000)
     env.from_collection([1]).print()
-    with pytest.warns(UserWarning, match="no checkpoints"):
-        env.execute()
-
-
-def test_a_job_with_a_restart_strategy_says_at_the_users_line_that_it_does_not_restart(env):
-    env.set_restart_strategy(RestartStrategies.fixed_delay_restart(3, 1_000))
-    env.from_collection([1]).print()
-    with pytest.warns(UserWarning, match="the job fails at the first failure") as warned:
+    with pytest.warns(UserWarning, match="does not use execution.checkpointing.snapshot-compression$") as warned:
         env.execute()
     assert [warning.filename for warning in warned] == [__file__]
 

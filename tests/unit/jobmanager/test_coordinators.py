@@ -126,7 +126,7 @@ class FakeSink(Sink):
 
 
 def collected(sink, **by_subtask):
-    collector = SinkCommittablesCollector("files", sink)
+    collector = SinkCommittablesCollector("sink", "files", sink)
     for subtask, committables in by_subtask.items():
         collector.add(int(subtask[1:]), cloudpickle.dumps(committables))
     return collector

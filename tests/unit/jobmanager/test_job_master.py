@@ -1,33 +1,63 @@
+import random
+
 import pytest
 
 from flinkish.common.job_status import JobStatus
-from flinkish.errors import ConnectionLostError, NotEnoughSlotsError, SlotLostError, UserFunctionError
+from flinkish.datastream.partitioners import RebalancePartitioner
+from flinkish.errors import (
+    ConnectionLostError,
+    InvalidJobError,
+    NotEnoughSlotsError,
+    SlotLostError,
+    UserFunctionError,
+)
 from flinkish.graph.execution_graph import ExecutionState
 from flinkish.jobmanager.events import (
     Aborted,
     AbortSinks,
     CancelRequested,
+    CheckpointCommitted,
+    CheckpointEffect,
+    CheckpointEvent,
+    CommitCheckpoint,
     Committed,
     CommitSinks,
     CoordinatorFailed,
     CoordinatorSaid,
+    CoordinatorSnapshotted,
     DeployToSlot,
+    DiscardCheckpoint,
     ExecutionChanged,
     FromSlot,
+    Inform,
     JobStatusChanged,
     KillSlots,
+    MetadataStored,
     ReleaseSlots,
     RequestSlots,
     SendToSlot,
     SlotLost,
     SlotsAllocated,
     SlotsRefused,
+    SnapshotCoordinators,
     StartCoordinators,
+    StopCoordinators,
+    StoreMetadata,
     Tick,
     ToCoordinator,
+    Warn,
 )
-from flinkish.graph.job_graph import JobGraph, JobVertex, OperatorChainSpec
-from flinkish.jobmanager.job_master import JobDescription, JobMaster
+from flinkish.graph.job_graph import ChainedOperator, JobEdge, JobGraph, JobVertex, OperatorChainSpec
+from flinkish.jobmanager.checkpoint_coordinator import CheckpointConfiguration
+from flinkish.jobmanager.job_master import CheckpointSettings, Closing, JobDescription, JobMaster
+from flinkish.jobmanager.restart_strategy import FixedDelayRestart
+from flinkish.messages.checkpoints import (
+    AcknowledgeCheckpoint,
+    CheckpointComplete,
+    NotifyEndOfData,
+    SubtaskState,
+    TriggerCheckpoint,
+)
 from flinkish.messages.control import (
     CancelTasks,
     OperatorEvent,
@@ -48,7 +78,7 @@ def job_graph(job_id="j", parallelism=2):
 
 
 def master(commits=False, **options):
-    return JobMaster(JobDescription(job_graph(), (("source", "v"),), commits, **options))
+    return JobMaster(JobDescription(job_graph(), (("source", "v"),), commits, **options), random.Random(1))
 
 
 def step(job, event, now_ms=0):
@@ -324,3 +354,292 @@ def test_what_a_coordinator_says_is_held_until_the_subtask_runs_and_dropped_when
     assert step(job, said) == [sent]
     step(job, changed("v", subtask, "FINISHED"))
     assert step(job, said) == []
+
+
+# ---- restarts -----------------------------------------------------------------------------------
+
+
+def restarting(**options):
+    """A job that runs and may restart once, at once."""
+    return running(restart_strategy=FixedDelayRestart(1, options.pop("delay_ms", 0)), **options)
+
+
+def without_warnings(effects):
+    return [effect for effect in effects if not isinstance(effect, (Warn, Inform))]
+
+
+def test_after_a_failure_the_next_attempt_is_deployed_into_the_living_slots_when_all_tasks_have_ended():
+    job = restarting()
+    error = UserFunctionError("boom")
+    assert without_warnings(step(job, changed("v", 0, "FAILED", error), 5)) == [
+        JobStatusChanged("j", "RESTARTING"),
+        StopCoordinators("j"),
+        SendToSlot("j", "s0", CancelTasks("j", 0)),
+        SendToSlot("j", "s1", CancelTasks("j", 0)),
+    ]
+    assert step(job, changed("w", 0, "CANCELED"), 6) == []
+    assert step(job, changed("v", 1, "CANCELED"), 7) == []
+    assert without_warnings(step(job, changed("w", 1, "CANCELED"), 8)) == [
+        JobStatusChanged("j", "RUNNING"),
+        StartCoordinators("j", 1),
+        DeployToSlot("j", 1, 0, SLOTS),
+        DeployToSlot("j", 1, 1, SLOTS),
+    ]
+    assert job.cause is None and {e.execution.attempt for e in job.executions.values()} == {1}
+    assert step(job, changed("w", 1, "CANCELED"), 9) == []  # of the first attempt
+    assert job.describe()["exceptions"] == [
+        {
+            "timestamp": 5,
+            "attempt": 0,
+            "taskName": "v (1/2)",
+            "exceptionName": "UserFunctionError",
+            "stacktrace": str(error),
+        }
+    ]
+
+
+def test_the_next_attempt_waits_for_the_delay():
+    job = restarting(delay_ms=500)
+    step(job, changed("v", 0, "FAILED", UserFunctionError("boom")), 1_000)
+    all_change(job, "CANCELED", 1_100)
+    assert step(job, Tick(), 1_499) == []
+    assert JobStatusChanged("j", "RUNNING") in step(job, Tick(), 1_500)
+
+
+def test_a_lost_slot_is_asked_for_at_once_and_the_others_are_kept():
+    job = restarting()
+    effects = step(job, SlotLost("j", "s1", SlotLostError("lost slot s1")))
+    assert effects[-1] == RequestSlots("j", "job", 1, replacement=True)
+    all_change(job, "CANCELED")
+    assert job.status is JobStatus.RESTARTING
+    replacement = SlotAddress("s9", "host", None, ("127.0.0.1", 9))
+    effects = step(job, SlotsAllocated("j", (replacement,)))
+    assert DeployToSlot("j", 1, 1, (SLOTS[0], replacement)) in effects
+
+
+def test_a_slot_that_has_failed_in_itself_is_killed_and_not_used_again():
+    job = restarting()
+    failure = TaskFailure(SlotLostError("out of memory"))
+    effects = step(job, FromSlot("s1", SlotFailed("s1", "j", 0, failure)))
+    assert KillSlots("j", ("s1",), "it has failed, and is replaced") in effects
+    all_change(job, "CANCELED")
+    assert job.status is JobStatus.RESTARTING
+    assert RequestSlots("j", "job", 1, replacement=True) in step(job, SlotLost("j", "s1", SlotLostError("gone")))
+    assert JobStatusChanged("j", "RUNNING") in step(job, SlotsAllocated("j", (SLOTS[1],)))
+
+
+def test_an_error_that_another_try_cannot_mend_fails_the_job_at_once():
+    job = restarting()
+    effects = step(job, changed("v", 0, "FAILED", InvalidJobError("no")))
+    assert effects[0] == JobStatusChanged("j", "FAILING")
+
+
+def test_the_cause_behind_a_consequence_decides():
+    job = restarting()
+    step(job, changed("v", 0, "FAILED", ConnectionLostError("peer gone")))
+    assert job.status is JobStatus.RESTARTING
+    error = InvalidJobError("no")
+    assert step(job, changed("w", 1, "FAILED", error))[0] == JobStatusChanged("j", "FAILING")
+    assert job.cause is error and [e.error for e in job.exceptions.entries] == [error]
+
+
+def test_when_the_restart_strategy_says_no_the_job_fails_and_says_so():
+    job = restarting()
+    step(job, changed("v", 0, "FAILED", UserFunctionError("first")))
+    all_change(job, "CANCELED")
+    job = job_that_runs_again(job)
+    error = UserFunctionError("second")
+    assert step(job, changed("v", 0, "FAILED", error, attempt=1))[0] == JobStatusChanged("j", "FAILING")
+    assert error.fields["not_restarted"] == "fixed-delay allows 1 restarts, this is failure 2"
+
+
+def job_that_runs_again(job):
+    for slot in SLOTS:
+        step(job, FromSlot(slot.slot_id, TasksDeployed("j", job.attempt)))
+    for key in job.executions:
+        step(job, changed(*key, "RUNNING", attempt=job.attempt))
+    return job
+
+
+def test_a_job_that_waits_for_its_restart_can_be_cancelled():
+    job = restarting(delay_ms=500)
+    step(job, changed("v", 0, "FAILED", UserFunctionError("boom")))
+    all_change(job, "CANCELED")
+    assert step(job, CancelRequested("j"), 10) == [
+        JobStatusChanged("j", "CANCELLING"),
+        JobStatusChanged("j", "CANCELED"),
+        ReleaseSlots("j", "job j is CANCELED"),
+    ]
+
+
+def test_no_slot_for_a_replacement_ends_the_job_and_says_what_it_restarted_from():
+    job = restarting()
+    step(job, SlotLost("j", "s1", SlotLostError("lost slot s1")))
+    all_change(job, "CANCELED")
+    error = NotEnoughSlotsError("none came")
+    assert JobStatusChanged("j", "FAILED", error) in step(job, SlotsRefused("j", error))
+    assert "lost slot s1" in error.where
+
+
+def test_a_recovery_that_takes_long_says_what_it_waits_for_and_has_a_deadline():
+    job = restarting(recovery_timeout_ms=30_000)
+    step(job, SlotLost("j", "s1", SlotLostError("lost slot s1")), 0)
+    all_change(job, "CANCELED")
+    (progress,) = step(job, Tick(), 10_000)
+    assert "job recovers job=j since_ms=10000" in progress.text and "1 of 2 slots" in progress.text
+    assert step(job, Tick(late_ms=15_000), 29_000)[0].text.startswith("job recovers")  # nobody's time
+    assert not [e for e in step(job, Tick(), 44_000) if isinstance(e, JobStatusChanged)]
+    effects = step(job, Tick(), 45_000)
+    failed = next(e for e in effects if isinstance(e, JobStatusChanged) and e.status == "FAILED")
+    assert "it waits for 1 of 2 slots" in failed.error.why
+
+
+def test_slots_that_do_not_cancel_are_killed_and_a_restart_waits_no_longer_than_that():
+    job = restarting(cancellation_timeout_ms=1_000)
+    error = UserFunctionError("boom")
+    step(job, changed("v", 0, "FAILED", error), 0)
+    assert [e for e in step(job, Tick(), 1_000) if isinstance(e, KillSlots)]
+    effects = step(job, Tick(), 2_000)
+    assert JobStatusChanged("j", "FAILED", error) in effects
+
+
+def test_without_checkpoints_what_the_attempt_has_prepared_is_removed_before_the_next_begins():
+    job = restarting(commits=True)
+    step(job, changed("v", 0, "FAILED", UserFunctionError("boom")))
+    assert all_change(job, "CANCELED")[-1] == AbortSinks("j", 0)
+    assert job.status is JobStatus.RESTARTING
+    assert JobStatusChanged("j", "RUNNING") in step(job, Aborted("j", 0))
+
+
+# ---- checkpoints --------------------------------------------------------------------------------
+
+
+def checkpointing(commits=False, coordinated=frozenset(), **options):
+    configuration = CheckpointConfiguration("file:/chk", interval_ms=100, final_checkpoint=commits)
+    settings = CheckpointSettings(configuration, coordinated, "run")
+    graph = job_graph()
+    for vertex in graph.vertices:
+        operator = ChainedOperator(0, f"op-{vertex.id}", vertex.id, None)
+        vertex.chain = OperatorChainSpec((operator,), (), ())
+    graph.vertices[1].inputs = graph.vertices[0].outputs = [JobEdge(1, "v", "w", 0, RebalancePartitioner())]
+    description = JobDescription(
+        graph,
+        (("op-v", "v"),),
+        commits,
+        checkpoints=settings,
+        restart_strategy=FixedDelayRestart(3, 0),
+        **options,
+    )
+    job = JobMaster(description, random.Random(1))
+    job.start(0)
+    step(job, SlotsAllocated("j", SLOTS))
+    return job_that_runs_again(job)
+
+
+def acknowledge(job, checkpoint_id, committables=False):
+    effects = []
+    for execution in list(job.executions.values()):
+        prepared = {"op-w": b"x"} if committables and execution.execution.vertex_id == "w" else {}
+        state = SubtaskState(committables=prepared)
+        message = AcknowledgeCheckpoint(execution.execution, checkpoint_id, state)
+        effects += step(job, FromSlot(execution.slot_id, message))
+    return effects
+
+
+def order(effects, kind):
+    return next(e.effect for e in effects if isinstance(e, CheckpointEffect) and isinstance(e.effect, kind))
+
+
+def complete(job, checkpoint_id, committables=False):
+    stored = order(acknowledge(job, checkpoint_id, committables), StoreMetadata)
+    return stored.checkpoint, step(job, CheckpointEvent("j", MetadataStored(checkpoint_id)))
+
+
+def test_sources_are_triggered_and_all_slots_hear_of_the_complete_checkpoint():
+    job = checkpointing()
+    triggers = [e for e in step(job, Tick(), 100) if isinstance(e, SendToSlot)]
+    assert [(e.slot_id, e.message.execution.vertex_id) for e in triggers] == [("s0", "v"), ("s1", "v")]
+    assert all(isinstance(e.message, TriggerCheckpoint) for e in triggers)
+    _, effects = complete(job, 1)
+    told = [(e.slot_id, e.message) for e in effects if isinstance(e, SendToSlot)]
+    assert told == [("s0", CheckpointComplete("j", 0, 1)), ("s1", CheckpointComplete("j", 0, 1))]
+
+
+def test_a_restart_goes_on_from_the_newest_complete_checkpoint():
+    job = checkpointing()
+    step(job, Tick(), 100)
+    checkpoint, _ = complete(job, 1)
+    step(job, Tick(), 300)  # the second one is on its way
+    effects = step(job, changed("v", 0, "FAILED", UserFunctionError("boom")), 310)
+    assert order(effects, DiscardCheckpoint).location == "file:/chk/j/chk-2"
+    assert StartCoordinators("j", 1, checkpoint) in all_change(job, "CANCELED", 320)
+
+
+def test_events_of_a_coordinator_wait_from_its_snapshot_until_the_readers_know_of_the_checkpoint():
+    job = checkpointing(coordinated=frozenset({"op-v"}))
+    said = [CoordinatorSaid("j", 0, "op-v", 0, f"split {n}") for n in range(3)]
+    assert order(step(job, Tick(), 100), SnapshotCoordinators).operator_ids == ("op-v",)
+    assert [e.message.payload for e in step(job, said[0])] == ["split 0"]  # before its snapshot
+    job.gateways.close("op-v")  # as its snapshot does, while that of another coordinator is awaited
+    assert step(job, said[1]) == []
+    effects = step(job, CheckpointEvent("j", CoordinatorSnapshotted(1, "op-v", b"state")))
+    messages = [e.message for e in effects if isinstance(e, SendToSlot)]
+    assert [type(message) for message in messages] == [TriggerCheckpoint, TriggerCheckpoint, OperatorEvent]
+    assert messages[-1].payload == "split 1"
+    assert [e.message.payload for e in step(job, said[2])] == ["split 2"]
+
+
+def test_a_restart_waits_until_what_the_checkpoint_publishes_is_published():
+    job = checkpointing(commits=True)
+    step(job, Tick(), 100)
+    checkpoint, effects = complete(job, 1, committables=True)
+    assert order(effects, CommitCheckpoint).commit == checkpoint.commits[0]
+    step(job, changed("v", 0, "FAILED", UserFunctionError("boom")), 110)
+    all_change(job, "CANCELED", 120)
+    step(job, Aborted("j", 0), 120)
+    assert job.status is JobStatus.RESTARTING
+    effects = step(job, CheckpointEvent("j", CheckpointCommitted("run", 1)), 130)
+    assert StartCoordinators("j", 1, checkpoint) in effects
+
+
+def test_a_failed_commit_restarts_the_job_which_publishes_again():
+    job = checkpointing(commits=True)
+    step(job, Tick(), 100)
+    complete(job, 1, committables=True)
+    error = UserFunctionError("the service is down")
+    effects = step(job, CheckpointEvent("j", CheckpointCommitted("run", 1, error)), 110)
+    assert JobStatusChanged("j", "RESTARTING") in effects
+    all_change(job, "CANCELED", 120)
+    assert order(step(job, Aborted("j", 0), 120), CommitCheckpoint).commit.checkpoint_id == 1
+
+
+def test_a_job_whose_tasks_have_finished_only_publishes_again_when_that_fails():
+    job = checkpointing(commits=True)
+    step(job, Tick(), 100)
+    complete(job, 1, committables=True)
+    all_change(job, "FINISHED", 110)
+    assert job.closing is Closing.PUBLISHING
+    error = UserFunctionError("the service is down")
+    effects = step(job, CheckpointEvent("j", CheckpointCommitted("run", 1, error)), 120)
+    assert JobStatusChanged("j", "RESTARTING") in effects
+    assert order(effects + step(job, Tick(), 130), CommitCheckpoint).commit.checkpoint_id == 1
+    effects = step(job, CheckpointEvent("j", CheckpointCommitted("run", 1)), 140)
+    assert effects[-1] == CommitSinks("j", 0) and JobStatusChanged("j", "RUNNING") in effects
+    assert JobStatusChanged("j", "FINISHED") in step(job, Committed("j", 0), 150)
+
+
+def test_the_end_of_data_that_comes_before_all_tasks_run_is_not_forgotten():
+    job = checkpointing(commits=True)
+    step(job, changed("v", 0, "FAILED", UserFunctionError("boom")), 10)
+    all_change(job, "CANCELED", 20)
+    step(job, Aborted("j", 0), 20)
+    for slot in SLOTS:
+        step(job, FromSlot(slot.slot_id, TasksDeployed("j", 1)), 20)
+    effects = []
+    for vertex, subtask in job.executions:
+        effects += step(job, changed(vertex, subtask, "RUNNING", attempt=1), 30)
+        ended = NotifyEndOfData(execution(vertex, subtask, 1))
+        effects += step(job, FromSlot(f"s{subtask}", ended), 30)
+    assert [e for e in effects if isinstance(e, SendToSlot) and isinstance(e.message, TriggerCheckpoint)], (
+        "the final checkpoint begins at once"
+    )

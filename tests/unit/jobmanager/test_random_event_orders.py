@@ -2,18 +2,45 @@
 once the world behaves again every job ends and every slot is free."""
 
 import random
+from collections import deque
+from dataclasses import dataclass, field
 
 from hypothesis import given
 from hypothesis.strategies import integers
 
-from flinkish.errors import ConnectionLostError, UserFunctionError
-from flinkish.graph.job_graph import JobGraph, JobVertex, OperatorChainSpec
+from flinkish.datastream.partitioners import RebalancePartitioner
+from flinkish.errors import ConnectionLostError, ExternalError, UserFunctionError
+from flinkish.graph.job_graph import ChainedOperator, JobEdge, JobGraph, JobVertex, OperatorChainSpec
 from flinkish.jobmanager import events as e
+from flinkish.jobmanager.checkpoint_coordinator import CheckpointConfiguration
 from flinkish.jobmanager.dispatcher import Dispatcher
-from flinkish.jobmanager.job_master import JobDescription
+from flinkish.jobmanager.job_master import CheckpointSettings, Closing, JobDescription
 from flinkish.jobmanager.resource_manager import ResourceManager, SlotState
+from flinkish.jobmanager.restart_strategy import ExponentialDelayRestart, FixedDelayRestart, NoRestart
+from flinkish.messages import checkpoints as c
 from flinkish.messages import control as m
 from flinkish.messages.deployment import ExecutionAttemptID, SlotAddress, TaskFailure
+
+OVER = ("FINISHED", "CANCELED", "FAILED")
+
+
+@dataclass
+class Process:
+    """A slot process and the tasks that it runs, each of them by vertex and subtask."""
+
+    connection: int
+    pid: int
+    job_id: str = ""
+    attempt: int = -1
+    tasks: dict = field(default_factory=dict)
+    to_acknowledge: deque = field(default_factory=deque)  # (vertex, subtask, checkpoint id)
+    end_of_data: set = field(default_factory=set)  # tasks that wait for a checkpoint
+    told_to_end: str = ""
+
+    def set_all(self, old, new):
+        for key, state in self.tasks.items():
+            if state in old:
+                self.tasks[key] = new
 
 
 class World:
@@ -24,16 +51,22 @@ class World:
         self.now_ms = 0
         self.slots = [f"s{i}" for i in range(self.rng.randint(1, 4))]
         self.dispatcher = Dispatcher(
-            ResourceManager(capacity=len(self.slots), request_timeout_ms=3_000), archive_size=3
+            ResourceManager(capacity=len(self.slots), request_timeout_ms=3_000),
+            rng=random.Random(seed),
+            archive_size=3,
         )
         self.connections = 0
-        self.process = {}  # slot -> [connection, pid, {(job, vertex, subtask): state}]
+        self.process = {}  # slot -> Process
         self.supervisor = {}  # slot -> connection
         self.given_up = set()  # supervisors that Spark has given up, until they are launched again
         self.ended = {}
         self.submitted = 0
         self.chaos = True
         self.pids = 0
+        self.answers = deque()  # of the shell's threads
+        self.requests = set()  # snapshots that somebody waits for
+        self.durable = set()  # (job, checkpoint id)
+        self.restarts = 0
         self.step(e.Launched("L", tuple((i, (s,)) for i, s in enumerate(self.slots))))
 
     def step(self, event):
@@ -46,64 +79,131 @@ class World:
         self.connections += 1
         return self.connections
 
-    def slot_of(self, connection):
-        for slot, process in self.process.items():
-            if process[0] == connection:
-                return slot
-        return None
+    def process_at(self, connection):
+        return next((process for process in self.process.values() if process.connection == connection), None)
 
     def carry_out(self, effect):
         match effect:
-            case e.DeployToSlot(job_id, _, index, slots, connection):
-                slot = self.slot_of(connection)
-                if slot is None:
+            case e.DeployToSlot(job_id, attempt, index, slots, connection):
+                process = self.process_at(connection)
+                if process is None:
                     return
-                for (vertex, subtask), execution in self.dispatcher.jobs[job_id].executions.items():
-                    if execution.slot_id == slots[index].slot_id:
-                        self.process[slot][2][job_id, vertex, subtask] = "DEPLOYING"
-            case e.Send(connection, m.ReleaseSlot()):
-                slot = self.slot_of(connection)
-                if slot is not None:
-                    self.process[slot].append("released")
-            case e.Send(connection, m.StartTasks()):
-                self.set_all(connection, ("DEPLOYING",), "INITIALIZING")
-            case e.Send(connection, m.CancelTasks()):
-                self.set_all(connection, ("DEPLOYING", "INITIALIZING", "RUNNING"), "CANCELING")
-            case e.Send(_, m.KillSlot(slot_id, pid)):
-                if slot_id in self.process and self.process[slot_id][1] == pid:
-                    self.process[slot_id].append("killed")
+                assert set(process.tasks.values()) <= set(OVER), "two attempts run in one slot"
+                executions = self.dispatcher.jobs[job_id].executions
+                process.job_id, process.attempt = job_id, attempt
+                process.tasks = {
+                    key: "DEPLOYING"
+                    for key, execution in executions.items()
+                    if execution.slot_id == slots[index].slot_id
+                }
+                process.to_acknowledge.clear()
+                process.end_of_data.clear()
+                self.restarts += attempt > 0 and index == 0
+            case e.Send(connection, message):
+                self.receive(connection, message)
             case e.CloseConnection(connection):
-                slot = self.slot_of(connection)
-                if slot is not None:
-                    del self.process[slot]
-                for name, number in list(self.supervisor.items()):
-                    if number == connection:
-                        del self.supervisor[name]
+                self.process = {s: p for s, p in self.process.items() if p.connection != connection}
+                self.supervisor = {s: number for s, number in self.supervisor.items() if number != connection}
             case e.LaunchSupervisors(tasks):
                 self.given_up.difference_update(tasks)
             case e.JobStatusChanged(job_id, status, _):
                 assert job_id not in self.ended, "a job ends once"
-                if status in ("FINISHED", "FAILED", "CANCELED"):
+                if status in OVER:
                     self.ended[job_id] = status
+            case e.CommitSinks(job_id, attempt):
+                self.answers.append(e.Committed(job_id, attempt))
+            case e.AbortSinks(job_id, attempt):
+                self.answers.append(e.Aborted(job_id, attempt))
+            case e.CheckpointEffect(job_id, order):
+                self.carry_out_order(job_id, order)
+            case e.SnapshotResult(request_id):
+                self.requests.remove(request_id)  # once
 
-    def set_all(self, connection, old, new):
-        slot = self.slot_of(connection)
-        for key, state in list(self.process[slot][2].items()) if slot else ():
-            if state in old:
-                self.process[slot][2][key] = new
+    def carry_out_order(self, job_id, order):
+        fails = self.chaos and self.rng.random() < 0.2
+        error = ExternalError("a service is down") if fails else None
+        answers = []
+        match order:
+            case e.SnapshotCoordinators(_, checkpoint_id, operators):
+                answers = [e.CoordinatorSnapshotted(checkpoint_id, name, b"s", error) for name in operators]
+            case e.StoreMetadata(checkpoint):
+                if error is None:
+                    self.durable.add((job_id, checkpoint.checkpoint_id))
+                answers = [e.MetadataStored(checkpoint.checkpoint_id, error)]
+            case e.CommitCheckpoint(commit):
+                assert (job_id, commit.checkpoint_id) in self.durable, "published before it was durable"
+                answers = [e.CheckpointCommitted(commit.run_id, commit.checkpoint_id, error)]
+        self.answers += [e.CheckpointEvent(job_id, answer) for answer in answers]
+
+    def receive(self, connection, message):
+        process = self.process_at(connection)
+        match message:
+            case m.KillSlot(slot_id, pid):
+                if slot_id in self.process and self.process[slot_id].pid == pid:
+                    self.process[slot_id].told_to_end = "killed"
+            case _ if process is None:
+                return
+            case m.ReleaseSlot():
+                process.told_to_end = "released"
+            case m.StartTasks(_, attempt) if attempt == process.attempt:
+                process.set_all(("DEPLOYING",), "INITIALIZING")
+            case m.CancelTasks(_, attempt) if attempt == process.attempt:
+                process.set_all(("DEPLOYING", "INITIALIZING", "RUNNING"), "CANCELING")
+            case c.TriggerCheckpoint(execution, checkpoint_id):
+                # Barriers reach every task that runs, in whatever slot.
+                for other in self.process.values():
+                    if (other.job_id, other.attempt) == (execution.job_id, execution.attempt):
+                        for key, state in other.tasks.items():
+                            entry = (*key, checkpoint_id)
+                            if state == "RUNNING" and entry not in other.to_acknowledge:
+                                other.to_acknowledge.append(entry)
+            case c.CheckpointComplete(_, attempt, checkpoint_id) if attempt == process.attempt:
+                for key, after in list(process.end_of_data):
+                    if checkpoint_id > after and process.tasks[key] == "RUNNING":
+                        process.end_of_data.discard((key, after))
+                        self.change(process, key, "FINISHED")
 
     # ---- what may happen next
 
     def submit(self):
         self.submitted += 1
         job_id = f"j{self.submitted}"
-        chain = OperatorChainSpec((), (), ())
+        names = ("v", "w")[: self.rng.randint(1, 2)]
+        edges = [JobEdge(1, "v", "w", 0, RebalancePartitioner())] if "w" in names else []
         vertices = [
-            JobVertex(name, name, chain, self.rng.randint(1, len(self.slots)), 128, "default")
-            for name in ("v", "w")[: self.rng.randint(1, 2)]
+            JobVertex(
+                name,
+                name,
+                OperatorChainSpec((ChainedOperator(0, f"op-{name}", name, None),), (), ()),
+                self.rng.randint(1, len(self.slots)),
+                128,
+                "default",
+                [edge for edge in edges if edge.target_vertex_id == name],
+                [edge for edge in edges if edge.source_vertex_id == name],
+            )
+            for name in names
         ]
         commits = self.rng.random() < 0.5
-        self.step(e.JobSubmitted(JobDescription(JobGraph(job_id, job_id, vertices), (), commits)))
+        interval_ms = self.rng.choice((None, 50, 300))
+        restart = self.rng.choice(
+            (NoRestart(), FixedDelayRestart(2, 200), FixedDelayRestart(3, 0), ExponentialDelayRestart(10, 500))
+        )
+        settings = CheckpointSettings(
+            CheckpointConfiguration(
+                "file:/chk", interval_ms=interval_ms, tolerable_failures=3,
+                timeout_ms=2_000, final_checkpoint=commits and interval_ms is not None,
+            ),
+            frozenset({"op-v"} if self.rng.random() < 0.5 else ()),
+            run_id="r",
+        )  # fmt: skip
+        description = JobDescription(
+            JobGraph(job_id, job_id, vertices),
+            tuple((f"op-{name}", name) for name in names),
+            commits,
+            checkpoints=settings,
+            restart_strategy=restart,
+        )
+        self.step(e.JobSubmitted(description))
 
     def connect_something(self):
         for slot in self.rng.sample(self.slots, len(self.slots)):
@@ -117,17 +217,17 @@ class World:
                 return
             if slot not in self.process:
                 self.pids += 1
-                self.process[slot] = [self.connect(), self.pids, {}]
+                process = self.process[slot] = Process(self.connect(), self.pids)
                 address = SlotAddress(slot, "host", None, ("127.0.0.1", 1))
                 message = m.RegisterSlot("L", slot, self.pids, address)
-                self.step(e.SlotRegistered(self.process[slot][0], message))
+                self.step(e.SlotRegistered(process.connection, message))
                 return
 
     def end_process(self, slot):
-        connection, pid, _ = self.process.pop(slot)[:3]
-        events = [e.Disconnected(connection)]
+        process = self.process.pop(slot)
+        events = [e.Disconnected(process.connection)]
         if slot in self.supervisor:
-            report = m.SlotReport(slot, pid, 0, exit_status=self.rng.choice((0, -9)))
+            report = m.SlotReport(slot, process.pid, 0, exit_status=self.rng.choice((0, -9)))
             message = m.SupervisorHeartbeat((report,))
             events.append(e.SupervisorReported(self.supervisor[slot], message))
         self.rng.shuffle(events)
@@ -139,32 +239,76 @@ class World:
         if not self.process:
             return
         slot = self.rng.choice(sorted(self.process))
-        connection, _, tasks = self.process[slot][:3]
-        if len(self.process[slot]) > 3:
+        process = self.process[slot]
+        if process.told_to_end:
             self.end_process(slot)
             return
-        states = set(tasks.values())
-        if "DEPLOYING" in states and not states - {"DEPLOYING"}:
-            job_id = next(iter(tasks))[0]
-            self.step(e.SlotSaid(connection, m.TasksDeployed(job_id, 0)))
-        movable = sorted(key for key, state in tasks.items() if state in _NEXT)
+        states = set(process.tasks.values())
+        if states == {"DEPLOYING"}:
+            self.step(e.SlotSaid(process.connection, m.TasksDeployed(process.job_id, process.attempt)))
+        if process.to_acknowledge and self.rng.random() < 0.7:
+            self.acknowledge(process)
+            return
+        movable = sorted(
+            key
+            for key, state in process.tasks.items()
+            if state in _NEXT and all(key != waiting for waiting, _ in process.end_of_data)
+        )
         if not movable:
             return
         key = self.rng.choice(movable)
-        state = tasks[key] = self.rng.choice(_NEXT[tasks[key]])
-        failure = None
+        state = _NEXT[process.tasks[key]]
         if self.chaos and state in ("RUNNING", "FINISHED") and self.rng.random() < 0.1:
-            state = tasks[key] = "FAILED"
-            failure = TaskFailure(UserFunctionError("boom"))
-        execution = ExecutionAttemptID(key[0], 0, key[1], key[2])
-        self.step(e.SlotSaid(connection, m.TaskStateChanged(execution, state, failure)))
+            self.change(process, key, "FAILED", TaskFailure(UserFunctionError("boom")))
+        elif state == "FINISHED" and self.waits_for_checkpoint(process):
+            last = max((id_ for *_, id_ in process.to_acknowledge), default=0)
+            process.end_of_data.add((key, max(last, self.last_id(process.job_id))))
+            self.step(e.SlotSaid(process.connection, c.NotifyEndOfData(self.execution(process, key))))
+        else:
+            self.change(process, key, state)
 
-    def coordinators(self):
-        for job_id, master in list(self.dispatcher.jobs.items()):
-            if master.closing is not None:
-                committing = master.closing.name == "COMMITTING"
-                self.step(e.Committed(job_id, 0) if committing else e.Aborted(job_id, 0))
-                return
+    def last_id(self, job_id):
+        return self.dispatcher.jobs[job_id].checkpoints.next_checkpoint_id - 1
+
+    def waits_for_checkpoint(self, process):
+        job = self.dispatcher.jobs.get(process.job_id)
+        return job is not None and job.checkpoints.configuration.final_checkpoint
+
+    def execution(self, process, key):
+        return ExecutionAttemptID(process.job_id, process.attempt, *key)
+
+    def change(self, process, key, state, failure=None):
+        process.tasks[key] = state
+        message = m.TaskStateChanged(self.execution(process, key), state, failure)
+        self.step(e.SlotSaid(process.connection, message))
+
+    def acknowledge(self, process):
+        vertex, subtask, checkpoint_id = process.to_acknowledge.popleft()
+        if process.tasks.get((vertex, subtask)) != "RUNNING":
+            return
+        execution = self.execution(process, (vertex, subtask))
+        if self.chaos and self.rng.random() < 0.1:
+            message = c.DeclineCheckpoint(execution, checkpoint_id, TaskFailure(UserFunctionError("no")))
+        else:
+            commits = process.job_id in self.dispatcher.jobs and self.dispatcher.jobs[process.job_id].job.commits
+            message = c.AcknowledgeCheckpoint(
+                execution, checkpoint_id, c.SubtaskState(committables={f"op-{vertex}": b"x"} if commits else {})
+            )
+        self.step(e.SlotSaid(process.connection, message))
+
+    def answer(self):
+        """One of the shell's threads is ready."""
+        if self.answers:
+            self.step(self.answers.popleft())
+
+    def request_snapshot(self):
+        if self.submitted:
+            request_id = len(self.requests) + 1_000 * self.pids + self.now_ms * 10_000
+            kind = self.rng.choice(list(c.SnapshotKind))
+            if request_id not in self.requests:
+                self.requests.add(request_id)
+                job_id = f"j{self.rng.randint(1, self.submitted)}"
+                self.step(e.CheckpointEvent(job_id, e.SnapshotRequested(request_id, kind, "file:/sav")))
 
     def tick(self):
         self.now_ms += self.rng.choice((10, 100, 1_000))
@@ -185,40 +329,55 @@ class World:
                 self.supervisor.pop(slot, None)
                 self.given_up.add(index)
                 self.step(e.SupervisorEnded(index, ConnectionLostError("given up")))
-        elif choice < 0.7 and self.dispatcher.jobs:
+        elif choice < 0.6 and self.dispatcher.jobs:
             self.step(e.CancelRequested(self.rng.choice(sorted(self.dispatcher.jobs))))
         elif choice < 0.8 and self.process and self.dispatcher.jobs:
             slot = self.rng.choice(sorted(self.process))
-            job_id = self.rng.choice(sorted(self.dispatcher.jobs))
+            process = self.process[slot]
             failure = TaskFailure(ConnectionLostError("lost"))
-            message = m.SlotFailed(slot, job_id, 0, failure, lost_peer=self.rng.choice(self.slots))
-            self.step(e.SlotSaid(self.process[slot][0], message))
+            lost_peer = self.rng.choice((None, *self.slots))
+            if lost_peer is None and "DEPLOYING" in process.tasks.values():
+                process.tasks.clear()  # it could not even build them
+            elif lost_peer is None:
+                process.told_to_end = "by itself"
+            message = m.SlotFailed(slot, process.job_id, process.attempt, failure, lost_peer)
+            self.step(e.SlotSaid(process.connection, message))
         elif choice < 0.9 and self.dispatcher.jobs:
             job_id = self.rng.choice(sorted(self.dispatcher.jobs))
-            self.step(e.CoordinatorFailed(job_id, 0, UserFunctionError("enumerator")))
+            attempt = self.dispatcher.jobs[job_id].attempt
+            self.step(e.CoordinatorFailed(job_id, attempt, UserFunctionError("enumerator")))
 
 
-_NEXT = {
-    "INITIALIZING": ("RUNNING",),
-    "RUNNING": ("FINISHED",),
-    "CANCELING": ("CANCELED",),
-}
+_NEXT = {"INITIALIZING": "RUNNING", "RUNNING": "FINISHED", "CANCELING": "CANCELED"}
 
 
 @given(seed=integers(0, 2**32 - 1))
 def test_whatever_happens_the_rules_hold_and_once_it_stops_every_job_ends_and_every_slot_is_free(seed):
     world = World(seed)
-    actions = [world.connect_something, world.live, world.live, world.live, world.coordinators]
-    for _ in range(250):
-        world.rng.choice([*actions, world.tick, world.submit, world.break_something])()
+    actions = [world.connect_something, *[world.live] * 4, world.answer, world.answer]
+    for _ in range(350):
+        world.rng.choice([*actions, world.tick, world.submit, world.break_something, world.request_snapshot])()
     world.chaos = False
-    for _ in range(2_000):
+    for _ in range(4_000):
         if not world.dispatcher.jobs:
             break
         world.rng.choice([*actions, world.tick])()
     assert not world.dispatcher.jobs, [job.describe() for job in world.dispatcher.jobs.values()]
     assert len(world.ended) == world.submitted
+    assert not world.requests, "somebody waits for a snapshot for ever"
     for _ in range(300):
         world.rng.choice([*actions, world.tick])()
     states = {slot.state for slot in world.dispatcher.resource_manager.slots.values()}
     assert states == {SlotState.FREE}
+
+
+def test_these_worlds_do_restart_jobs_and_publish_checkpoints():
+    restarts = durable = publishing = 0
+    for seed in range(40):
+        world = World(seed)
+        actions = [world.connect_something, *[world.live] * 4, world.answer, world.answer]
+        for _ in range(350):
+            world.rng.choice([*actions, world.tick, world.submit, world.break_something])()
+            publishing += any(job.closing is Closing.PUBLISHING for job in world.dispatcher.jobs.values())
+        restarts, durable = restarts + world.restarts, durable + len(world.durable)
+    assert restarts > 10 and durable > 10 and publishing > 0, (restarts, durable, publishing)

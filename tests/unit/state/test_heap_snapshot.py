@@ -96,7 +96,8 @@ def test_every_kind_of_state_goes_on_where_it_was():
 def test_only_the_key_groups_of_the_subtask_are_taken():
     backend = HeapKeyedStateBackend("op")
     backend.table("t").update({f"k{i}": i for i in range(500)})
-    low, high = (restored(saved(backend), groups).tables["t"] for groups in (KeyGroupRange(0, 63), KeyGroupRange(64, 127)))
+    halves = KeyGroupRange(0, 63), KeyGroupRange(64, 127)
+    low, high = (restored(saved(backend), groups).tables["t"] for groups in halves)
     assert all(key_group(key, 128) < 64 for key in low) and not low.keys() & high.keys()
     assert {**low, **high} == backend.tables["t"]
 

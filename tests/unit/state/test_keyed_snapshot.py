@@ -5,6 +5,9 @@ import datetime as dt
 import io
 import json
 import math
+import os
+import select
+import signal
 import struct
 import sys
 import types
@@ -97,10 +100,26 @@ def values_of(data, key_groups=None, name="s"):
     return found
 
 
-def there_and_back(values):
-    """Values under int keys; in one block they come as one column, with a stranger among them as objects."""
-    back = values_of(snapshot(list(range(len(values))), values))
-    return [back[i] for i in range(len(values))]
+def sorted_snapshot(keys, values):
+    """As a backend writes it that keeps its entries by key group."""
+    by_group = sorted(zip(keys, values), key=lambda entry: key_group(entry[0], 128))
+    out = io.BytesIO()
+    writer = KeyedSnapshotWriter(out, ALL, 128)
+    groups = np.array([key_group(key, 128) for key, _ in by_group], dtype=np.int32)
+    writer.write_sorted(META, groups, *map(list, zip(*by_group)))
+    writer.close()
+    return out.getvalue()
+
+
+@pytest.fixture(params=[snapshot, sorted_snapshot], ids=["a table", "sorted entries"])
+def there_and_back(request):
+    """Values under int keys, by either way of writing."""
+
+    def travel(values):
+        back = values_of(request.param(list(range(len(values))), values))
+        return [back[i] for i in range(len(values))]
+
+    return travel
 
 
 KEYS = {
@@ -173,32 +192,37 @@ EQUAL = {
 
 
 @pytest.mark.parametrize("values", EQUAL.values(), ids=EQUAL)
-def test_values_come_back_equal_in_type_and_value(values):
+def test_values_come_back_equal_in_type_and_value(values, there_and_back):
     back = there_and_back(values)
     assert back == values
     assert [(type(value), repr(value)) for value in back] == [(type(value), repr(value)) for value in values]
 
 
-def test_nan_values_come_back_as_nan():
+def test_nan_values_come_back_as_nan(there_and_back):
     one, two, none = there_and_back([math.nan, (math.nan, 1), None])
     assert type(one) is float and math.isnan(one) and math.isnan(two[0]) and none is None
 
 
-def test_an_object_that_stands_twice_in_a_value_is_one_object_afterwards():
+def test_an_object_that_stands_twice_in_a_value_is_one_object_afterwards(there_and_back):
     shared = [1]
     record = Reading("a", shared)
     values = [(shared, shared, record, record), ([2], [2], Reading("b"), Reading("b"))]
     (first, second, third, fourth), (fifth, sixth, *_) = there_and_back(values)
     assert first is second and third is fourth and third.value is first
     assert fifth is not sixth
+    # The same inside a list state, where elements are taken apart.
+    for value in ([shared, shared], [record, record], [(shared, shared)], [Frozen("a", [shared, shared])]):
+        (back,) = there_and_back([value])
+        one, two = back if len(back) == 2 else back[0] if type(back[0]) is tuple else back[0].tags
+        assert back == value and one is two
 
 
-def test_values_of_two_keys_that_are_one_object_come_back_equal():
+def test_values_of_two_keys_that_are_one_object_come_back_equal(there_and_back):
     shared = [1, 2]
     assert there_and_back([shared, shared]) == [[1, 2], [1, 2]]
 
 
-def test_records_that_lead_back_to_themselves_come_back_so():
+def test_records_that_lead_back_to_themselves_come_back_so(there_and_back):
     root = Node("root")
     root.children = [Node("a", root), Node("b", root)]
     back, _ = there_and_back([root, 1])
@@ -206,7 +230,7 @@ def test_records_that_lead_back_to_themselves_come_back_so():
     assert all(child.parent is back for child in back.children)
 
 
-def test_attributes_that_are_no_fields_come_along_and_fields_without_value_stay_without():
+def test_attributes_that_are_no_fields_come_along_and_fields_without_value_stay_without(there_and_back):
     more, fewer = Reading("a", 1), Reading("b", 2)
     more.note = "n"
     del fewer.__dict__["value"]
@@ -218,7 +242,7 @@ def test_attributes_that_are_no_fields_come_along_and_fields_without_value_stay_
     assert back[2].a == 1 and not hasattr(back[2], "b")
 
 
-def test_a_class_that_pickles_in_its_own_way_does_so():
+def test_a_class_that_pickles_in_its_own_way_does_so(there_and_back):
     assert there_and_back([OwnPickling(1), OwnPickling(5)]) == [OwnPickling(2), OwnPickling(6)]
 
 
@@ -275,7 +299,7 @@ def footer_of(data):
     return bytes(data[-16 - length : -16])
 
 
-def test_blocks_stay_small_whatever_the_entries(monkeypatch):
+def test_blocks_stay_small_whatever_the_entries(there_and_back):
     values = ["x" * 100] * 3_000 + ["y" * 300_000] * 6 + ["z" * 3_000_000]
     data = snapshot(list(range(len(values))), values)
     blocks = json.loads(footer_of(data))["states"][0]["blocks"]
@@ -293,8 +317,9 @@ def test_compression_makes_a_smaller_file_of_the_same_entries():
 
 
 def test_states_without_entries_are_known():
-    reader = KeyedSnapshotReader(snapshot([], []))
-    assert reader.states == {"s": META} and list(reader.read("s")) == [] and list(reader.read("other")) == []
+    meta = dataclasses.replace(META, properties={"watermark": -(2**63)})
+    reader = KeyedSnapshotReader(snapshot([], [], meta=meta))
+    assert reader.states == {"s": meta} and list(reader.read("s")) == [] and list(reader.read("other")) == []
 
 
 def test_a_key_outside_of_the_subtask_is_an_error_of_ours():
@@ -325,6 +350,44 @@ def test_a_value_that_cannot_be_pickled_is_refused_by_state_and_operator():
         with pytest.raises(UserError, match='could not save state "s"') as caught:
             snapshot(["a"], [[value, 1]])
         assert caught.value.where == 'operator "op"' and why in caught.value.why
+
+
+def test_blocks_that_adjoin_are_read_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(keyed_snapshot, "BLOCK_BYTES", 2_000)
+
+    class Counting(io.BytesIO):
+        reads = 0
+
+        def read(self, size=-1):
+            self.reads += 1
+            return super().read(size)
+
+    file = Counting(snapshot(list(range(20_000)), list(range(20_000))))
+    reader = KeyedSnapshotReader(file)
+    opened = file.reads
+    assert len(list(reader.read("s"))) > 20 and file.reads == opened + 1
+    monkeypatch.setattr(keyed_snapshot, "_READ_BYTES", 10_000)
+    assert sum(len(block.keys) for block in reader.read("s")) == 20_000 and file.reads > opened + 5
+
+
+def test_a_forked_child_writes_the_same_file(tmp_path):
+    """Heap checkpoints are written so; Arrow's threads of the parent do not exist in the child."""
+    keys, values = [f"user-{i}" for i in range(100_000)], [(i, "x") for i in range(100_000)]
+    expected = snapshot(keys, values, compression="zstd")
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            (tmp_path / "file").write_bytes(snapshot(keys, values, compression="zstd"))
+            status = 0
+        finally:
+            os._exit(status)
+    ended = os.pidfd_open(child)
+    if not select.select([ended], [], [], 60)[0]:
+        os.kill(child, signal.SIGKILL)
+    os.close(ended)
+    assert os.waitpid(child, 0) == (child, 0)
+    assert (tmp_path / "file").read_bytes() == expected
 
 
 # ---- damage -------------------------------------------------------------------------------------
@@ -425,7 +488,8 @@ def restored(data):
 @pytest.mark.parametrize("form", FORMS)
 def test_an_added_field_gets_its_default_and_a_removed_one_is_dropped(module, form):
     data = saved(module, OLD.format(form))
-    new = module(f"@dataclass{form}\nclass Visit:\n    user: str\n    count: int\n    tags: list = field(default_factory=list)\n    n: int = 7").Visit
+    added = "\n    tags: list = field(default_factory=list)\n    n: int = 7"
+    new = module(OLD.format(form) + added).Visit
     one, two = restored(data)
     assert (one, two) == (new("x", 1, [], 7), new("y", 2, [], 7))
     assert one.tags is not two.tags and list(dataclasses.asdict(one)) == ["user", "count", "tags", "n"]
@@ -467,7 +531,8 @@ def test_a_hook_makes_the_new_object_from_the_old_fields(module, form):
     data = saved(module, OLD.format(form))
     new = module(
         f"@dataclass{form}\nclass Visit:\n    user: str\n    pages: int\n"
-        "    @classmethod\n    def __migrate_state__(cls, old):\n        return cls(old['user'].upper(), old['count'] * 10)"
+        "    @classmethod\n    def __migrate_state__(cls, old):\n"
+        "        return cls(old['user'].upper(), old['count'] * 10)"
     ).Visit
     assert restored(data) == (new("X", 10), new("Y", 20))
 
@@ -480,7 +545,8 @@ def test_a_hook_is_not_asked_when_nothing_has_changed(module):
 @pytest.mark.parametrize("body, why", [("return 1", "returned a int"), ("return old['nothing']", "raised KeyError")])
 def test_a_hook_that_fails_is_named(module, body, why):
     data = saved(module)
-    module(f"@dataclass\nclass Visit:\n    pages: int\n    @classmethod\n    def __migrate_state__(cls, old):\n        {body}")
+    hook = f"    @classmethod\n    def __migrate_state__(cls, old):\n        {body}"
+    module("@dataclass\nclass Visit:\n    pages: int\n" + hook)
     for part in data:
         with pytest.raises(StateMigrationError, match=f"__migrate_state__ {why}"):
             values_of(part)

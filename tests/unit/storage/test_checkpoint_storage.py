@@ -158,7 +158,8 @@ def test_metadata_are_stored_once(storage):
 
 def test_a_savepoint_can_be_moved(storage):
     location = storage.savepoint_location(JOB)
-    assert location.rpartition("/")[2].startswith(f"savepoint-{JOB[:6]}-") and storage.savepoint_location(JOB) != location
+    assert location.rpartition("/")[2].startswith(f"savepoint-{JOB[:6]}-")
+    assert storage.savepoint_location(JOB) != location
     storage.create_folder(location)
     storage.store_metadata(checkpoint(location, content=storage.write(location, b"state")))
     moved = f"{storage.directory}/elsewhere/savepoint-moved"

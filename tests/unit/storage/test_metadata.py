@@ -35,7 +35,8 @@ def handles_of(found):
 
 def test_files_in_the_folder_move_with_it_and_others_stay_where_they_are():
     own, shared = FileHandle("/c/job/chk-1/a", 5), FileHandle("/c/job/shared/b", 6)
-    incremental = IncrementalKeyedStateHandle(ALL, "rocksdb", "id", 1, {"1.sst": shared}, {"M": own, "C": InlineBytes(b"\0")})
+    private = {"M": own, "C": InlineBytes(b"\0")}
+    incremental = IncrementalKeyedStateHandle(ALL, "rocksdb", "id", 1, {"1.sst": shared}, private)
     data = encode_metadata(checkpoint(KeyedStateHandle(ALL, own), incremental))
     moved = decode_metadata(data, "s3://bucket/elsewhere/")
     own = FileHandle("s3://bucket/elsewhere/a", 5)

@@ -1,6 +1,10 @@
 from collections import deque
 
+from flinkish.messages.checkpoints import CheckpointOptions, SnapshotKind
 from flinkish.messages.elements import (
+    CancelCheckpointMarker,
+    CheckpointBarrier,
+    EndOfData,
     EndOfInput,
     LatencyMarker,
     RowBatch,
@@ -55,3 +59,12 @@ def test_an_hour_of_watermarks_and_statuses_stays_small():
         events += [ACTIVE, Watermark(i), LatencyMarker(i, "op", 0), IDLE]
     assert len(queued(*events)) <= 4
     assert queued(*events, EndOfInput())[-1] == EndOfInput()
+
+
+def test_nothing_is_merged_across_a_barrier_a_marker_or_an_end():
+    barrier = CheckpointBarrier(1, 0, CheckpointOptions(SnapshotKind.CHECKPOINT, "c", "s"))
+    latency = LatencyMarker(1, "op", 0)
+    for between in (barrier, CancelCheckpointMarker(1), EndOfData()):
+        events = [latency, Watermark(1), IDLE, between, ACTIVE, Watermark(2), latency]
+        assert queued(*events) == events
+        assert queued(between, between) == [between, between]

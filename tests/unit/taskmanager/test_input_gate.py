@@ -1,8 +1,12 @@
 import pytest
 
+from flinkish.messages.checkpoints import CheckpointOptions, SnapshotKind
 from flinkish.messages.elements import (
     MAX_WATERMARK_MS,
+    CancelCheckpointMarker,
+    CheckpointBarrier,
     ColumnBatch,
+    EndOfData,
     EndOfInput,
     RowBatch,
     Watermark,
@@ -144,3 +148,58 @@ def test_a_closed_gate_drops_what_comes():
     gate.close()
     give(gate, 0, RowBatch([2]))
     assert take_all(gate) == []
+
+
+BARRIER = CheckpointBarrier(1, 0, CheckpointOptions(SnapshotKind.CHECKPOINT, "c", "s"))
+
+
+def test_a_channel_with_a_barrier_is_not_read_until_it_is_resumed_and_keeps_its_credits():
+    gate = a_gate(2)
+    give(gate, 0, RowBatch([1]))
+    give(gate, 0, BARRIER)
+    give(gate, 0, RowBatch([2]))
+    give(gate, 1, RowBatch([10]))
+    first, second = gate.channels
+    assert take_all(gate) == [[1, 10], (first, BARRIER)]
+    give(gate, 0, RowBatch([3]))  # what arrives meanwhile waits too
+    give(gate, 1, RowBatch([11]))
+    assert take_all(gate) == [[11]] and not gate.has_input
+    assert first.ledger.held == 2
+    gate.resume(first)
+    assert gate.has_input and take_all(gate) == [[2, 3]]
+    assert first.ledger.held == 0
+    give(gate, 0, RowBatch([4]))
+    assert take_all(gate) == [[4]]
+
+
+def test_a_channel_that_is_resumed_with_nothing_waits_for_its_next_element():
+    gate = a_gate(1)
+    give(gate, 0, BARRIER)
+    assert take_all(gate) == [(gate.channels[0], BARRIER)]
+    gate.resume(gate.channels[0])
+    assert not gate.has_input
+    give(gate, 0, RowBatch([1]))
+    assert take_all(gate) == [[1]]
+
+
+def test_a_marker_holds_nothing():
+    gate = a_gate(1)
+    give(gate, 0, CancelCheckpointMarker(1))
+    give(gate, 0, RowBatch([1]))
+    assert take_all(gate) == [(gate.channels[0], CancelCheckpointMarker(1)), [1]]
+
+
+def test_data_end_before_the_channel_does_and_barriers_may_follow():
+    gate = a_gate(2)
+    closed = []
+    gate.on_closed = closed.append
+    first, second = gate.channels
+    give(gate, 0, EndOfData())
+    give(gate, 0, BARRIER)
+    give(gate, 0, EndOfInput())
+    give(gate, 1, EndOfInput())  # ends both at once
+    assert take_all(gate) == [Watermark(MAX_WATERMARK_MS), EndOfInput(), (first, BARRIER)]
+    assert gate.ended and not gate.closed and closed == [second]
+    gate.resume(first)
+    assert take_all(gate) == []
+    assert gate.closed and closed == [second, first]

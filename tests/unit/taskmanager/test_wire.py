@@ -15,9 +15,13 @@ import pytest
 
 from flinkish.common.types import Row
 from flinkish.errors import InternalError, UserError
+from flinkish.messages.checkpoints import CheckpointOptions, SnapshotKind
 from flinkish.messages.elements import (
     MAX_WATERMARK_MS,
+    CancelCheckpointMarker,
+    CheckpointBarrier,
     ColumnBatch,
+    EndOfData,
     EndOfInput,
     LatencyMarker,
     RowBatch,
@@ -216,3 +220,11 @@ def test_a_batch_chooses_its_frame_kind():
     encoder = wire.ColumnEncoder()
     assert wire.encode_batch(RowBatch([1]), encoder)[0] == wire.ROWS
     assert wire.encode_batch(ColumnBatch(columns(1)), encoder)[0] == wire.COLUMNS
+
+
+@pytest.mark.parametrize("kind", SnapshotKind)
+def test_checkpoint_events_keep_all_their_fields(kind):
+    options = CheckpointOptions(kind, "s3://b/chk-7", "s3://b/shared", False, True, 30)
+    for event in (CheckpointBarrier(2**62, -5, options), CancelCheckpointMarker(2**62), EndOfData()):
+        payload = b"".join(wire.encode_event(event))
+        assert wire.decode_event(memoryview(payload)) == event

@@ -1,0 +1,177 @@
+"""Whether a program can go on from a checkpoint or savepoint, and which subtask gets what of it.
+
+State finds its operator by the operator's id, which comes from its uid, or else from its name: never from the
+order of the program's lines.  So operators may be added, moved and chained differently.  State whose operator
+is gone is lost, so that is refused unless the user allows it (``execution.state-recovery.ignore-unclaimed-state``).
+Keyed state cannot be read with another max parallelism: every key would be in another group.
+
+Source: Flink's ``Checkpoints.loadAndValidateCheckpoint``, ``StateAssignmentOperation`` and
+``VertexFinishedStateChecker``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Iterator, Mapping, Optional
+
+from flinkish.errors import FlinkishError, StateMigrationError
+from flinkish.graph.job_graph import ChainedOperator, JobGraph, JobVertex
+from flinkish.messages.checkpoints import CompletedCheckpoint, InFlightHandle, OperatorSnapshot, size_of
+from flinkish.messages.deployment import TaskRestore
+from flinkish.state.redistribution import deal_out
+
+#: (vertex id, subtask index)
+Subtask = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class RestoreDecision:
+    """A checkpoint beside a program.
+
+    ``matched``: operators of the program with what is saved for them; ``missing``: saved state whose operator the
+    program does not have; ``added``: operators of the program that begin without state; ``refusals``: why
+    matched state cannot be used."""
+
+    checkpoint: CompletedCheckpoint
+    job_name: str
+    matched: tuple[tuple[ChainedOperator, JobVertex, OperatorSnapshot], ...]
+    missing: tuple[OperatorSnapshot, ...]
+    added: tuple[ChainedOperator, ...]
+    refusals: tuple[FlinkishError, ...]
+
+    def refusal(self, ignore_unclaimed: bool) -> Optional[FlinkishError]:
+        """The first reason why the program cannot go on from here; None: it can."""
+        if self.refusals:
+            return self.refusals[0]
+        if not self.missing or ignore_unclaimed:
+            return None
+        names = ", ".join(f'"{snapshot.name}" ({_id_of(snapshot)})' for snapshot in self.missing)
+        return StateMigrationError(
+            f'could not restore job "{self.job_name}": it has no operator for some of the saved state',
+            where=self.checkpoint.location,
+            why=f"state of {names} would be lost",
+            do="give the operators the uids that they had, or set "
+            "execution.state-recovery.ignore-unclaimed-state to true to drop that state",
+            operators=tuple(snapshot.operator_id for snapshot in self.missing),
+        )
+
+    def report(self) -> list[str]:
+        """The dry run: a line for each operator, for people."""
+        checkpoint = self.checkpoint
+        lines = [f"{checkpoint.kind.name.lower()} {checkpoint.checkpoint_id} of job "
+                 f'"{checkpoint.job_name}" ({checkpoint.job_id}): {checkpoint.location}']  # fmt: skip
+        for operator, vertex, saved in self.matched:
+            parallelism = f"parallelism {saved.parallelism}"
+            if vertex.parallelism != saved.parallelism:
+                parallelism += f" -> {vertex.parallelism}"
+            lines.append(f'  restored  "{operator.name}" ({_id_of(saved)}): {_describe(saved)}, {parallelism}')
+        for saved in self.missing:
+            lines.append(f'  DROPPED   "{saved.name}" ({_id_of(saved)}): {_describe(saved)}')
+        for operator in self.added:
+            lines.append(f'  new       "{operator.name}" ({operator.uid or operator.operator_id})')
+        for error in self.refusals:
+            lines.append(f"  REFUSED   {error.what}: {error.why}")
+        return lines
+
+
+def decide_restore(job_graph: JobGraph, checkpoint: CompletedCheckpoint) -> RestoreDecision:
+    """Put a checkpoint beside a program."""
+    operators = {operator.operator_id: (operator, vertex) for operator, vertex in _operators(job_graph)}
+    matched = tuple(
+        (*operators[operator_id], snapshot)
+        for operator_id, snapshot in checkpoint.operators.items()
+        if operator_id in operators
+    )
+    unpublished = {operator_id for commit in checkpoint.commits for operator_id in commit.committables}
+    missing = tuple(
+        snapshot
+        for operator_id, snapshot in checkpoint.operators.items()
+        if operator_id not in operators and (_has_state(snapshot) or operator_id in unpublished)
+    )
+    added = tuple(
+        operator for operator_id, (operator, _) in operators.items() if operator_id not in checkpoint.operators
+    )
+    refusals: list[FlinkishError] = []
+    for _, vertex, snapshot in matched:
+        try:
+            deal_out(snapshot, vertex.parallelism, vertex.max_parallelism)
+        except StateMigrationError as error:
+            error.where = ", ".join(filter(None, (error.where, checkpoint.location)))
+            refusals.append(error)
+    refusals += _in_flight_refusals(job_graph, checkpoint)
+    return RestoreDecision(checkpoint, job_graph.job_name, matched, missing, added, tuple(refusals))
+
+
+def deal_out_checkpoint(job_graph: JobGraph, checkpoint: CompletedCheckpoint) -> dict[Subtask, TaskRestore]:
+    """What each subtask goes on from; one of a checkpoint that ``decide_restore`` does not refuse."""
+    in_flight = {vertex.vertex_id: vertex.by_subtask for vertex in checkpoint.in_flight}
+    dealt: dict[Subtask, TaskRestore] = {}
+    for vertex in job_graph.vertices:
+        saved = [
+            (operator.operator_id, checkpoint.operators.get(operator.operator_id))
+            for operator in vertex.chain.operators
+        ]
+        parts = {
+            operator_id: deal_out(snapshot, vertex.parallelism, vertex.max_parallelism)
+            for operator_id, snapshot in saved
+            if snapshot is not None
+        }
+        finished = bool(saved) and all(snapshot is not None and is_finished(snapshot) for _, snapshot in saved)
+        overtaken: Mapping[int, tuple[InFlightHandle, ...]] = in_flight.get(vertex.id, {})
+        for index in range(vertex.parallelism):
+            states = {
+                operator_id: (part[index],) for operator_id, part in parts.items() if not part[index].is_empty
+            }
+            dealt[vertex.id, index] = TaskRestore(
+                checkpoint.checkpoint_id, states, overtaken.get(index, ()), finished
+            )
+    return dealt
+
+
+def is_finished(snapshot: OperatorSnapshot) -> bool:
+    """Whether all subtasks had finished before the checkpoint."""
+    return snapshot.parallelism > 0 and len(snapshot.finished_subtasks) == snapshot.parallelism
+
+
+def _in_flight_refusals(job_graph: JobGraph, checkpoint: CompletedCheckpoint) -> Iterator[StateMigrationError]:
+    vertices = {vertex.id: vertex for vertex in job_graph.vertices}
+    for overtaken in checkpoint.in_flight:
+        vertex = vertices.get(overtaken.vertex_id)
+        saved = checkpoint.operators.get(overtaken.vertex_id)  # the id of a vertex is that of its head
+        if vertex is not None and saved is not None and saved.parallelism == vertex.parallelism:
+            continue
+        name = vertex.name if vertex is not None else overtaken.vertex_id
+        yield StateMigrationError(
+            f'could not restore the records in flight of "{name}"',
+            where=checkpoint.location,
+            why="the checkpoint is unaligned, and the program has this task with another parallelism, or chained "
+            "differently",
+            do="restore it with the parallelism that it had, and take a savepoint",
+        )
+
+
+def _operators(job_graph: JobGraph) -> Iterator[tuple[ChainedOperator, JobVertex]]:
+    for vertex in job_graph.vertices:
+        for operator in vertex.chain.operators:
+            yield operator, vertex
+
+
+def _has_state(snapshot: OperatorSnapshot) -> bool:
+    return snapshot.coordinator is not None or any(not state.is_empty for state in snapshot.subtasks.values())
+
+
+def _id_of(snapshot: OperatorSnapshot) -> str:
+    return f"uid {snapshot.uid}" if snapshot.uid else snapshot.operator_id
+
+
+def _describe(snapshot: OperatorSnapshot) -> str:
+    size = sum(size_of(handle) for state in snapshot.subtasks.values() for handle in state.keyed)
+    names = {
+        name for state in snapshot.subtasks.values() if state.operator for name in state.operator.states
+    }
+    parts = [f"{size} bytes of keyed state"] if size else []
+    parts += [f"operator state {', '.join(sorted(names))}"] if names else []
+    parts += [f"{len(snapshot.coordinator)} bytes of its coordinator"] if snapshot.coordinator else []
+    if is_finished(snapshot):
+        parts.append("finished")
+    return ", ".join(parts) or "no state"

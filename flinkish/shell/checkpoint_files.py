@@ -1,0 +1,119 @@
+"""Carries out what a CheckpointCoordinator orders of the checkpoint storage, on a thread of its own.
+
+Orders are carried out in their order, so nothing that is deleted comes back by a write before it.  What cannot be deleted
+is told in the log: it costs space, not the job.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from typing import Any, Callable, Mapping, Optional
+
+from flinkish.errors import CheckpointStorageError, FlinkishError, InternalError
+from flinkish.jobmanager.events import DiscardCheckpoint, DiscardFiles, MetadataStored, StoreMetadata
+from flinkish.messages.checkpoints import JOB_MANAGER_STORAGE, CompletedCheckpoint, FileHandle
+from flinkish.shell.coordinator_worker import CoordinatorWorker
+from flinkish.storage.checkpoint_storage import CheckpointStorage
+
+log = logging.getLogger(__name__)
+
+Order = StoreMetadata | DiscardCheckpoint | DiscardFiles
+
+
+class CheckpointFiles:
+    """See the module.
+
+    Args:
+        directory: of the job's checkpoints, or JOB_MANAGER_STORAGE.
+        say: gets MetadataStored; on any thread.
+    """
+
+    def __init__(
+        self,
+        job_id: str,
+        job_name: str,
+        directory: str,
+        configuration: Mapping[str, Any],
+        say: Callable[[MetadataStored], None],
+    ):
+        self._job_id, self._job_name = job_id, job_name
+        self._directory, self._configuration = directory, configuration
+        self._say = say
+        self._worker: Optional[CoordinatorWorker] = None
+
+    def start(self) -> None:
+        """Now: no thread can be started while the interpreter exits."""
+        self._worker = CoordinatorWorker(f"flinkish checkpoints {self._job_name}", self._failed)
+
+    def carry_out(self, order: Order) -> None:
+        if isinstance(order, StoreMetadata) and order.checkpoint.location.startswith(JOB_MANAGER_STORAGE):
+            self._say(MetadataStored(order.checkpoint.checkpoint_id))  # the core holds it
+        else:
+            self.after(self._carry_out, order)
+
+    def after(self, call: Callable[..., None], *args: Any) -> None:
+        """Run it behind all orders so far."""
+        assert self._worker is not None, "it has not started"
+        self._worker.submit(call, *args)
+
+    def close(self) -> Optional[threading.Thread]:
+        """End behind the last order; the thread that does so, None: it has never started."""
+        if self._worker is None:
+            return None
+        self._worker.close(_nothing)
+        return self._worker.thread
+
+    # ---- on the thread --------------------------------------------------------------------------
+
+    def _carry_out(self, order: Order) -> None:
+        match order:
+            case StoreMetadata(checkpoint):
+                self._say(MetadataStored(checkpoint.checkpoint_id, self._store(checkpoint)))
+            case DiscardCheckpoint(_, location):
+                self._attempt("discard a checkpoint", location, lambda: self._discard(location))
+            case DiscardFiles(_, uris):
+                for uri in uris:
+                    self._attempt("delete a file of a checkpoint", uri, functools.partial(self._delete, uri))
+
+    def _store(self, checkpoint: CompletedCheckpoint) -> Optional[FlinkishError]:
+        parent = checkpoint.location.rstrip("/").rpartition("/")[0]
+        try:
+            CheckpointStorage(parent, self._configuration).store_metadata(checkpoint)
+        except FlinkishError as error:
+            return error
+        except Exception as error:  # whatever a file system raises is that checkpoint's failure, not the job's
+            return CheckpointStorageError(
+                "could not store the metadata of a checkpoint",
+                where=checkpoint.location,
+                why=f"{type(error).__name__}: {error}",
+            )
+        return None
+
+    def _discard(self, location: str) -> None:
+        job_folder = f"{self._directory.rstrip('/')}/{self._job_id}"
+        if location == job_folder:
+            CheckpointStorage(self._directory, self._configuration).discard_job(self._job_id)
+        else:
+            parent = location.rstrip("/").rpartition("/")[0]
+            CheckpointStorage(parent, self._configuration).discard(location)
+
+    def _delete(self, uri: str) -> None:
+        parent = uri.rpartition("/")[0]
+        CheckpointStorage(parent, self._configuration).delete_file(FileHandle(uri, 0))
+
+    def _attempt(self, what: str, where: str, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:
+            log.warning("could not %s job=%s where=%s error=%s", what, self._job_id, where, error)
+
+    def _failed(self, error: BaseException) -> None:
+        """Around an order: a bug, after which nothing is stored any more."""
+        log.error("the thread of the checkpoint storage failed job=%s", self._job_id, exc_info=error)
+        self._say(MetadataStored(-1, InternalError("the thread of the checkpoint storage failed")))
+
+
+def _nothing() -> None:
+    """What is left to do when the thread ends."""

@@ -1,0 +1,168 @@
+"""Which checkpoint a job begins with, and what its checkpoints are kept in: settings and storage read in the driver.
+
+Blocks on the storage, so it runs on the thread of who submits the job.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import secrets
+from typing import Any, Mapping, Optional
+
+from flinkish.common import options
+from flinkish.common.configuration import Configuration
+from flinkish.errors import CorruptSnapshotError, InvalidJobError
+from flinkish.graph.job_graph import JobGraph
+from flinkish.jobmanager.checkpoint_coordinator import CheckpointConfiguration
+from flinkish.jobmanager.completed_checkpoints import CheckpointRetention
+from flinkish.jobmanager.job_master import CheckpointSettings
+from flinkish.jobmanager.restore_decision import decide_restore
+from flinkish.messages.checkpoints import JOB_MANAGER_STORAGE, CompletedCheckpoint
+from flinkish.storage.checkpoint_storage import CheckpointStorage
+
+log = logging.getLogger(__name__)
+
+LATEST = "latest"
+
+
+def checkpoint_directory(configuration: Mapping[str, Any]) -> str:
+    """URI of the folder for checkpoints; JOB_MANAGER_STORAGE: the driver's memory.
+
+    Raises:
+        InvalidJobError: there is no file system for the folder, or none is set although files are asked for.
+    """
+    storage = options.read(configuration, options.CHECKPOINT_STORAGE)
+    directory = options.read(configuration, options.CHECKPOINT_DIRECTORY)
+    if storage == "jobmanager" or (storage is None and directory is None):
+        return JOB_MANAGER_STORAGE
+    if directory is None:
+        raise InvalidJobError(
+            "could not keep checkpoints in files",
+            where=options.CHECKPOINT_STORAGE.key,
+            why=f"{options.CHECKPOINT_DIRECTORY.key} is not set",
+            do="set it to a folder or URL that driver and slots reach",
+        )
+    return CheckpointStorage(directory, configuration).directory
+
+
+def checkpoint_settings(
+    job_graph: JobGraph, coordinated: frozenset[str], commits: bool
+) -> CheckpointSettings:
+    """What the job's CheckpointCoordinator begins with.
+
+    Args:
+        coordinated: operators whose coordinators take snapshots.
+        commits: a sink has a committer.
+    Raises:
+        InvalidJobError: settings that cannot work.
+        StateMigrationError: the program cannot go on from the checkpoint that the settings name.
+        CheckpointStorageError: that one cannot be read.
+    """
+    configuration = job_graph.configuration
+    if options.read(configuration, options.CHECKPOINTING_UNALIGNED):
+        raise InvalidJobError(
+            "could not take unaligned checkpoints",
+            where=options.CHECKPOINTING_UNALIGNED.key,
+            why="the slots of this version align barriers; none overtakes records yet",
+            do=f"set it to false, or {options.CHECKPOINTING_MODE.key} to AT_LEAST_ONCE if alignment takes too long",
+        )
+    directory = checkpoint_directory(configuration)
+    interval_ms = options.read(configuration, options.CHECKPOINTING_INTERVAL)
+    savepoints = options.read(configuration, options.SAVEPOINT_DIRECTORY)
+    restored, owned = _find_restored(job_graph, directory)
+    return CheckpointSettings(
+        CheckpointConfiguration(
+            directory,
+            None if savepoints is None else CheckpointStorage(savepoints, configuration).directory,
+            interval_ms,
+            options.read(configuration, options.CHECKPOINTING_MIN_PAUSE),
+            options.read(configuration, options.CHECKPOINTING_TIMEOUT),
+            options.read(configuration, options.CHECKPOINTING_MAX_CONCURRENT),
+            options.read(configuration, options.CHECKPOINTING_TOLERABLE_FAILURES),
+            exactly_once=options.read(configuration, options.CHECKPOINTING_MODE) == "EXACTLY_ONCE",
+            final_checkpoint=commits and interval_ms is not None,
+        ),
+        coordinated,
+        run_id=secrets.token_hex(8),
+        retained_max=options.read(configuration, options.CHECKPOINTS_RETAINED),
+        retention=CheckpointRetention[options.read(configuration, options.CHECKPOINTING_RETENTION)],
+        restored=restored,
+        owned=owned,
+        flinkish_version=_version(),
+    )
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("flinkish")
+    except importlib.metadata.PackageNotFoundError:  # used from a checkout
+        return ""
+
+
+def _find_restored(job_graph: JobGraph, directory: str) -> tuple[Optional[CompletedCheckpoint], bool]:
+    configuration = job_graph.configuration
+    path = options.read(configuration, options.STATE_RECOVERY_PATH)
+    if path is None:
+        return None, False
+    mode = options.read(configuration, options.STATE_RECOVERY_CLAIM_MODE)
+    if path != LATEST:
+        checkpoint = load_checkpoint(path, configuration)
+        owned = mode == "CLAIM"
+    else:
+        found = newest_of_name(job_graph.job_name, directory, configuration)
+        if found is None:
+            log.info("no checkpoint to go on from, the job begins anew name=%r folder=%s", job_graph.job_name, directory)
+            return None, False
+        checkpoint, owned = found, mode != "NO_CLAIM"
+    refusal = decide_restore(job_graph, checkpoint).refusal(
+        options.read(configuration, options.STATE_RECOVERY_IGNORE_UNCLAIMED)
+    )
+    if refusal is not None:
+        raise refusal
+    log.info(
+        "job goes on from a checkpoint name=%r checkpoint=%d location=%s claimed=%s",
+        job_graph.job_name, checkpoint.checkpoint_id, checkpoint.location, owned,
+    )
+    return checkpoint, owned
+
+
+def load_checkpoint(path: Any, configuration: Optional[Mapping[str, Any]] = None) -> CompletedCheckpoint:
+    """The checkpoint or savepoint at ``path``: its folder or its `_metadata`.
+
+    Raises:
+        CorruptSnapshotError: there is none, or it is not whole.
+    """
+    return CheckpointStorage(path, configuration or Configuration()).load(path)
+
+
+def newest_of_name(
+    job_name: str, directory: str, configuration: Mapping[str, Any]
+) -> Optional[CompletedCheckpoint]:
+    """The newest complete checkpoint under ``directory`` of jobs with this name; None: there is none.
+
+    Raises:
+        InvalidJobError: checkpoints are in the driver's memory, so none is left of an earlier one.
+    """
+    if directory == JOB_MANAGER_STORAGE:
+        raise InvalidJobError(
+            "could not go on from the latest checkpoint",
+            where=f"{options.STATE_RECOVERY_PATH.key}: {LATEST}",
+            why="checkpoints are kept in the driver's memory, which ends with the driver",
+            do=f"set {options.CHECKPOINT_DIRECTORY.key} to a folder or URL, from the first run on",
+        )
+    storage = CheckpointStorage(options.read(configuration, options.CHECKPOINT_DIRECTORY), configuration)
+    newest: Optional[CompletedCheckpoint] = None
+    for job_id in storage.job_ids():
+        try:
+            found, passed_over = storage.newest_complete(job_id)
+        except CorruptSnapshotError as error:
+            log.warning("a folder of checkpoints is passed over job=%s why=%r", job_id, error.why)
+            continue
+        for half in passed_over:
+            log.warning("a checkpoint is passed over location=%s why=%r", half.location, half.problem)
+        if found is None or found.job_name != job_name:
+            continue
+        if newest is None or (found.completed_ms, found.checkpoint_id) > (newest.completed_ms, newest.checkpoint_id):
+            newest = found
+    return newest

@@ -1,0 +1,195 @@
+"""Operator state: lists and maps of one operator that belong to no key.
+
+A list state is dealt out anew when the parallelism changes, entry by entry (SPLIT), or whole to every subtask
+(UNION); a broadcast state is the same map in every subtask.  It lies on the heap for every backend, as in
+Flink, and goes into the acknowledgement: each entry is pickled for itself, so that it can be dealt out without
+being read.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, Iterable, Iterator, Mapping, Optional
+
+import cloudpickle
+
+from flinkish.datastream import state as api
+from flinkish.errors import InvalidJobError, StateMigrationError, UserError
+from flinkish.messages.checkpoints import DistributionMode, OperatorStateHandle
+
+_KINDS = {
+    DistributionMode.SPLIT: "a list state",
+    DistributionMode.UNION: "a union list state",
+    DistributionMode.BROADCAST: "a broadcast state",
+}
+
+
+class OperatorStateBackend(api.OperatorStateStore):
+    """All operator state of one operator in one subtask.
+
+    Order: made -> `restore` -> states are asked for.  A restored state that nobody asks for stays, and is in the
+    next snapshot again, as in Flink.
+    """
+
+    def __init__(self, operator: str):
+        self.operator = operator
+        self._states: dict[str, tuple[DistributionMode, Any, Any]] = {}  # mode, descriptor, state
+        self._restored: dict[str, tuple[DistributionMode, tuple[bytes, ...]]] = {}
+
+    def restore(self, handle: OperatorStateHandle) -> None:
+        for name, (mode, entries) in handle.states.items():
+            known = self._restored.get(name)
+            self._restored[name] = mode, entries if known is None else known[1] + entries
+
+    def restored_names(self) -> list[str]:
+        return sorted(self._restored)
+
+    # ---- states ---------------------------------------------------------------------------------
+
+    def get_list_state(self, state_descriptor: api.ListStateDescriptor) -> "OperatorListState":
+        return self._state(state_descriptor, DistributionMode.SPLIT, api.ListStateDescriptor)
+
+    def get_union_list_state(self, state_descriptor: api.ListStateDescriptor) -> "OperatorListState":
+        return self._state(state_descriptor, DistributionMode.UNION, api.ListStateDescriptor)
+
+    def get_broadcast_state(self, state_descriptor: api.MapStateDescriptor) -> "OperatorBroadcastState":
+        return self._state(state_descriptor, DistributionMode.BROADCAST, api.MapStateDescriptor)
+
+    def _state(self, descriptor: Any, mode: DistributionMode, kind: type) -> Any:
+        where = f'operator "{self.operator}"'
+        if not isinstance(descriptor, kind):
+            raise InvalidJobError(f"could not get state: {descriptor!r} is not a {kind.__name__}", where=where)
+        if descriptor.ttl_config is not None:
+            raise InvalidJobError(
+                f'state "{descriptor.name}" has a time to live, which operator state has not', where=where
+            )
+        name = descriptor.name
+        known = self._states.get(name)
+        if known is not None:
+            if known[0] is not mode or known[1] != descriptor:
+                raise InvalidJobError(
+                    f'state "{name}" was described twice',
+                    where=where,
+                    why=f"first as {_KINDS[known[0]]} by {known[1]!r}, then as {_KINDS[mode]} by {descriptor!r}",
+                    do="give each state its own name",
+                )
+            return known[2]
+        entries = self._entries_of(name, mode)
+        state = OperatorListState(entries) if mode is not DistributionMode.BROADCAST else OperatorBroadcastState(entries)
+        self._states[name] = mode, descriptor, state
+        return state
+
+    def _entries_of(self, name: str, mode: DistributionMode) -> list:
+        saved_mode, entries = self._restored.pop(name, (mode, ()))
+        if saved_mode is not mode:
+            raise StateMigrationError(
+                f'could not restore state "{name}": its kind has changed',
+                where=f'operator "{self.operator}"',
+                why=f"it was saved as {_KINDS[saved_mode]}, the program asks for {_KINDS[mode]}",
+                do="give the new state another name",
+                state=name,
+                old=saved_mode.value,
+                new=mode.value,
+            )
+        try:
+            return [pickle.loads(entry) for entry in entries]
+        except Exception as error:  # unpickling imports modules and runs __setstate__ of the user's classes
+            raise StateMigrationError(
+                f'could not restore state "{name}"',
+                where=f'operator "{self.operator}"',
+                why=f"an entry cannot be unpickled: {type(error).__name__}: {error}",
+                do="keep the class of the entries where it was, and able to read what it wrote",
+                state=name,
+            ) from error
+
+    # ---- snapshots ------------------------------------------------------------------------------
+
+    def snapshot(self) -> Optional[OperatorStateHandle]:
+        """A copy of everything as it is now; None when there is no state.
+
+        Raises:
+            UserError: an entry cannot be pickled.
+        """
+        states = dict(self._restored)
+        for name, (mode, _, state) in self._states.items():
+            states[name] = mode, tuple(self._pickled(name, entry) for entry in state.entries())
+        return OperatorStateHandle(states) if states else None
+
+    def _pickled(self, name: str, entry: Any) -> bytes:
+        try:
+            try:
+                return pickle.dumps(entry, 5)
+            except (pickle.PicklingError, AttributeError, TypeError):  # a class or function without a name
+                return cloudpickle.dumps(entry, 5)
+        except Exception as error:  # pickling runs code of the user's classes
+            raise UserError(
+                f'could not save state "{name}"',
+                where=f'operator "{self.operator}"',
+                why=f"an entry of type {type(entry).__name__} does not pickle: {type(error).__name__}: {error}",
+                do="keep plain data in state",
+                state=name,
+            ) from error
+
+
+class OperatorListState(api.ListState):
+    def __init__(self, entries: list):
+        self._entries = entries
+
+    def entries(self) -> Iterable[Any]:
+        return self._entries
+
+    def get(self) -> list:
+        """A new list, so that the state may be changed while it is walked."""
+        return list(self._entries)
+
+    def add(self, value) -> None:
+        self._entries.append(value)
+
+    def add_all(self, values: Iterable) -> None:
+        self._entries.extend(values)
+
+    def update(self, values: Iterable) -> None:
+        self._entries = list(values)
+
+    def clear(self) -> None:
+        self._entries = []
+
+
+class OperatorBroadcastState(api.BroadcastState):
+    """Entries are (key, value)."""
+
+    def __init__(self, entries: Iterable[tuple[Any, Any]]):
+        self._map: dict = dict(entries)
+
+    def entries(self) -> Iterable[Any]:
+        return self._map.items()
+
+    def get(self, key):
+        return self._map.get(key)
+
+    def contains(self, key) -> bool:
+        return key in self._map
+
+    def put(self, key, value) -> None:
+        self._map[key] = value
+
+    def put_all(self, dict_value: Mapping) -> None:
+        self._map.update(dict_value)
+
+    def remove(self, key) -> None:
+        self._map.pop(key, None)
+
+    def items(self) -> Iterator:
+        return iter(list(self._map.items()))
+
+    def keys(self) -> Iterator:
+        return iter(list(self._map))
+
+    def values(self) -> Iterator:
+        return iter(list(self._map.values()))
+
+    def is_empty(self) -> bool:
+        return not self._map
+
+    def clear(self) -> None:
+        self._map.clear()

@@ -1,0 +1,264 @@
+"""Jobs whose tasks, slots and driver fail: every record is counted once, and every result published once."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flinkish.cli import main as flinkish
+from flinkish.common.job_status import JobStatus
+from flinkish.errors import ExternalError, InvalidJobError, StateMigrationError, UserFunctionError
+from flinkish.storage.checkpoint_storage import CheckpointStorage
+from flinkish.testing.mini_cluster import MiniCluster
+from tests.integration.recovery_program import Faulty, build, expected, published
+from tests.integration.waiting import wait_until
+
+CHECKOUT = Path(__file__).parents[2]
+NO_DELAY = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "0 ms"}
+CHECKPOINTS = {"execution.checkpointing.interval": "100 ms"}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with MiniCluster(slots=2) as cluster:
+        yield cluster
+
+
+def run(cluster, folder, settings, faults=""):
+    (folder / "faults").write_text(faults)
+    env = cluster.get_execution_environment(settings)
+    build(env, folder)
+    client = env.execute_async("recovery")
+    client.wait(60_000)
+    return client._handle.describe()
+
+
+def hidden(folder):
+    return [path.name for path in (folder / "out").iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("fault", ["raise", "kill-slot"])
+@pytest.mark.parametrize("storage", ["driver", "files"])
+def test_after_a_failure_every_record_is_counted_once_and_published_once(cluster, tmp_path, fault, storage):
+    settings = {**NO_DELAY, **CHECKPOINTS}
+    if storage == "files":
+        settings["execution.checkpointing.dir"] = str(tmp_path / "checkpoints")
+    job = run(cluster, tmp_path, settings, f"900 {fault}\n")
+    assert published(tmp_path) == expected()
+    assert job["state"] == "FINISHED" and job["restarts"] == 1
+    assert job["checkpoints"]["counts"]["completed"] > 2
+    (root,) = job["exceptions"]
+    assert root["exceptionName"] == ("UserFunctionError" if fault == "raise" else "SlotLostError")
+    assert hidden(tmp_path) == []
+
+
+def test_several_failures_one_after_the_other(cluster, tmp_path):
+    settings = {**NO_DELAY, **CHECKPOINTS, "restart-strategy.fixed-delay.attempts": 4}
+    job = run(cluster, tmp_path, settings, "200 raise\n400 kill-slot\n600 kill-slot\n800 raise\n")
+    assert published(tmp_path) == expected()
+    assert job["restarts"] == 4
+
+
+def test_without_checkpoints_a_restart_begins_anew(cluster, tmp_path):
+    job = run(cluster, tmp_path, NO_DELAY, "700 raise\n")
+    assert published(tmp_path) == expected()
+    assert job["restarts"] == 1 and job["checkpoints"]["counts"]["completed"] == 0
+    assert hidden(tmp_path) == []
+
+
+def test_without_checkpoints_nothing_restarts_unless_it_is_asked_for(cluster, tmp_path):
+    with pytest.raises(UserFunctionError, match="record 300 is bad"):
+        run(cluster, tmp_path, {}, "300 raise\n")
+    assert published(tmp_path) == {} and hidden(tmp_path) == []
+
+
+def test_when_the_restart_strategy_is_at_its_end_the_job_fails_with_the_last_cause(cluster, tmp_path):
+    settings = {**NO_DELAY, **CHECKPOINTS, "restart-strategy.fixed-delay.attempts": 2}
+    with pytest.raises(UserFunctionError, match="record 500 is bad") as failed:
+        run(cluster, tmp_path, settings, "300 raise\n400 raise\n500 raise\n")
+    assert failed.value.fields["not_restarted"] == "fixed-delay allows 2 restarts, this is failure 3"
+
+
+def test_checkpoints_of_a_finished_job_are_removed_and_those_of_a_cancelled_one_kept_on_request(
+    cluster, tmp_path
+):
+    settings = {
+        **CHECKPOINTS,
+        "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
+        "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+        "execution.checkpointing.num-retained": 2,
+    }
+    env = cluster.get_execution_environment(settings)
+    build(env, tmp_path)
+    client = env.execute_async("recovery")
+    storage = CheckpointStorage(tmp_path / "checkpoints")
+    wait_until(lambda: len(storage.list_checkpoints(client.job_id)) >= 2, "two checkpoints")
+    client.cancel().result(30_000)
+    wait_until(
+        lambda: [found.problem for found in storage.list_checkpoints(client.job_id)] == [None, None],
+        "only the two newest checkpoints are left",
+    )
+    newest = storage.newest_complete(client.job_id)[0]
+    # The next run goes on from there, in the same folder, and ends well.
+    resumed = cluster.get_execution_environment(
+        {**settings, "execution.state-recovery.path": newest.location, "execution.state-recovery.claim-mode": "CLAIM"}
+    )
+    build(resumed, tmp_path)
+    second = resumed.execute_async("recovery")
+    second.wait(60_000)
+    assert published(tmp_path) == expected()
+    wait_until(lambda: not list((tmp_path / "checkpoints" / second.job_id).glob("chk-*")), "its checkpoints are removed")
+    wait_until(lambda: not Path(newest.location.removeprefix("file://")).exists(), "the claimed checkpoint is removed")
+
+
+@pytest.mark.parametrize("fault", ["raise", "kill-slot"])
+def test_collected_records_come_once_with_checkpoints(cluster, tmp_path, fault):
+    (tmp_path / "faults").write_text(f"600 {fault}\n")
+    env = cluster.get_execution_environment({**NO_DELAY, **CHECKPOINTS})
+    with env.from_sequence(1, 1_000).map(Faulty(tmp_path)).execute_and_collect() as records:
+        assert sorted(records) == list(range(1, 1_001))
+
+
+def test_collecting_without_checkpoints_ends_with_an_error_when_taken_records_would_come_again(
+    cluster, tmp_path
+):
+    taken, failed = tmp_path / "taken", tmp_path / "failed"
+
+    def fail_when_some_are_taken(record):
+        if record == 1_150 and not failed.exists():
+            wait_until(taken.exists, "the first records are taken")
+            failed.touch()
+            raise ValueError("once")
+        return record
+
+    env = cluster.get_execution_environment(NO_DELAY)
+    with env.from_sequence(1, 2_400).map(fail_when_some_are_taken).execute_and_collect() as records:
+        next(records)  # of the first batch of 1024
+        taken.touch()
+        with pytest.raises(ExternalError, match="restarted from its beginning"):
+            list(records)
+
+
+def program(folder, *settings):
+    arguments = [sys.executable, "-m", "tests.integration.recovery_program", str(folder), *settings]
+    return subprocess.Popen(arguments, cwd=CHECKOUT)
+
+
+def test_after_a_killed_driver_the_same_script_goes_on_from_the_newest_checkpoint(tmp_path):
+    settings = (
+        "execution.checkpointing.interval=100 ms",
+        f"execution.checkpointing.dir={tmp_path / 'checkpoints'}",
+        "execution.state-recovery.path=latest",
+    )
+    first = program(tmp_path, *settings)
+    try:
+        wait_until(lambda: (tmp_path / "out").exists() and len(published(tmp_path)) > 500, "results")
+    finally:
+        os.kill(first.pid, signal.SIGKILL)
+        first.wait(30)
+    before = published(tmp_path)
+    assert before and before <= expected()
+    second = program(tmp_path, *settings)
+    assert second.wait(60) == 0
+    assert published(tmp_path) == expected()
+
+
+def test_a_savepoint_is_taken_while_the_job_goes_on_and_another_job_begins_with_it(cluster, tmp_path):
+    env = cluster.get_execution_environment(CHECKPOINTS)
+    build(env, tmp_path)
+    client = env.execute_async("recovery")
+    wait_until(lambda: len(published(tmp_path)) > 100, "results")
+    location = client.trigger_savepoint(str(tmp_path / "savepoints")).result(30_000)
+    assert client.status is JobStatus.RUNNING
+    client.wait(60_000)
+    assert published(tmp_path) == expected()
+    savepoint = CheckpointStorage(tmp_path).load(location)
+    assert {operator.uid for operator in savepoint.operators.values() if operator.uid} >= {"numbers", "counts"}
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_a_job_stopped_with_a_savepoint_goes_on_from_it(cluster, tmp_path, parallelism):
+    env = cluster.get_execution_environment(CHECKPOINTS)
+    build(env, tmp_path)
+    client = env.execute_async("recovery")
+    wait_until(lambda: len(published(tmp_path)) > 100, "results")
+    location = client.stop_with_savepoint(False, str(tmp_path / "savepoints")).result(30_000)
+    client.wait(30_000)
+    assert client.status is JobStatus.FINISHED
+    partly = published(tmp_path)
+    assert 100 < sum(partly.values()) < sum(expected().values()) and partly <= expected()
+    resumed = cluster.get_execution_environment(
+        {**CHECKPOINTS, "execution.savepoint.path": location, "parallelism.default": parallelism}
+    )
+    build(resumed, tmp_path)
+    resumed.execute("recovery")
+    assert published(tmp_path) == expected()
+
+
+def test_a_savepoint_of_a_job_that_is_over_is_refused(cluster, tmp_path):
+    run(cluster, tmp_path, {}, "")
+    env = cluster.get_execution_environment({})
+    env.from_sequence(1, 3).print()
+    client = env.execute_async()
+    client.wait(30_000)
+    with pytest.raises(InvalidJobError, match="could not take a snapshot"):
+        client.trigger_savepoint(str(tmp_path)).result(30_000)
+
+
+@pytest.fixture
+def own_cluster():
+    """For a test with the command, which ends all clusters of its process when its script is over."""
+    with MiniCluster(slots=2) as cluster:
+        yield cluster
+
+
+def test_state_without_an_operator_is_refused_by_name_and_dropped_on_request(own_cluster, tmp_path, capsys):
+    cluster = own_cluster
+    env = cluster.get_execution_environment({})
+    build(env, tmp_path)
+    client = env.execute_async("recovery")
+    wait_until(lambda: client._handle.describe()["status-counts"] == {"RUNNING": 4}, "all tasks run")
+    location = client.stop_with_savepoint(False, str(tmp_path)).result(30_000)
+    settings = {"execution.state-recovery.path": location}
+
+    def other(settings):
+        changed = cluster.get_execution_environment(settings)
+        changed.from_sequence(1, 10).uid("numbers").map(str).uid("texts").print()
+        return changed.execute_async("recovery")
+
+    with pytest.raises(StateMigrationError, match="uid counts.*would be lost"):
+        other(settings)
+    other({**settings, "execution.state-recovery.ignore-unclaimed-state": "true"}).wait(30_000)
+    # The same offline: the command tells it without running the job.
+    script = tmp_path / "changed.py"
+    script.write_text(
+        "from flinkish.datastream import StreamExecutionEnvironment\n"
+        "env = StreamExecutionEnvironment.get_execution_environment()\n"
+        "env.from_sequence(1, 10).uid('numbers').map(str).uid('texts').print()\n"
+        "env.execute('changed')\n"
+    )
+    assert flinkish(["savepoint", "check", location, str(script)]) == 1
+    shown = capsys.readouterr().out
+    assert "DROPPED" in shown and "uid counts" in shown and "restored" in shown and "(texts)" in shown
+    ignore = "execution.state-recovery.ignore-unclaimed-state=true"
+    assert flinkish(["savepoint", "check", "-D", ignore, location, str(script)]) == 0
+    assert flinkish(["savepoint", "list", str(tmp_path)]) == 0
+    assert location in capsys.readouterr().out
+    assert flinkish(["savepoint", "dispose", location]) == 0
+    assert not Path(location.removeprefix("file://")).exists()
+    assert flinkish(["savepoint", "dispose", location]) == 1
+    assert "there is no such folder" in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_is_not_there_is_an_error_of_execute(cluster, tmp_path):
+    env = cluster.get_execution_environment({"execution.state-recovery.path": str(tmp_path / "chk-3")})
+    build(env, tmp_path)
+    with pytest.raises(Exception, match="could not find a checkpoint"):
+        env.execute_async("recovery")
+    latest = cluster.get_execution_environment({"execution.state-recovery.path": "latest"})
+    build(latest, tmp_path)
+    with pytest.raises(InvalidJobError, match="driver's memory"):
+        latest.execute_async("recovery")

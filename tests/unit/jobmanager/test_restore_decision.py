@@ -1,0 +1,151 @@
+"""Case B16 of the given semantics: state goes to the same names, whatever the order of the program's lines."""
+
+import pytest
+
+from flinkish.datastream import StreamExecutionEnvironment
+from flinkish.errors import StateMigrationError
+from flinkish.graph.job_graph_generator import create_job_graph
+from flinkish.jobmanager.restore_decision import deal_out_checkpoint, decide_restore
+from flinkish.messages.checkpoints import (
+    CheckpointCommit,
+    CompletedCheckpoint,
+    DistributionMode,
+    InFlightHandle,
+    InlineBytes,
+    KeyedStateHandle,
+    KeyGroupRange,
+    OperatorSnapshot,
+    OperatorStateHandle,
+    OperatorSubtaskState,
+    SnapshotKind,
+    VertexInFlight,
+)
+
+
+def program(names, parallelism=1, mapped=False, max_parallelism=None):
+    """A union of sources, counted by key."""
+    env = StreamExecutionEnvironment.get_execution_environment({"parallelism.default": parallelism})
+    if max_parallelism is not None:
+        env.set_max_parallelism(max_parallelism)
+    streams = [env.from_sequence(1, 9).uid(f"source-{name}").name(name) for name in names]
+    stream = streams[0] if len(streams) == 1 else streams[0].union(*streams[1:])
+    if mapped:
+        stream = stream.map(lambda value: value)
+    counts = stream.key_by(lambda value: value % 3).reduce(lambda one, other: one + other).uid("counts")
+    counts.print().uid("out")
+    return create_job_graph(env.get_stream_graph("b16"))
+
+
+def operators(graph):
+    return {op.uid: (op, vertex) for vertex in graph.vertices for op in vertex.chain.operators if op.uid}
+
+
+def checkpoint_of(graph, finished=(), **fields):
+    """Each source has its own position in operator state, the reduction has keyed state."""
+    snapshots = {}
+    for uid, (op, vertex) in operators(graph).items():
+        subtasks = {}
+        for index in range(vertex.parallelism):
+            if uid.startswith("source"):
+                handle = OperatorStateHandle({"splits": (DistributionMode.SPLIT, (f"{uid} {index}".encode(),))})
+                subtasks[index] = OperatorSubtaskState(operator=handle)
+            elif uid == "counts":
+                width = 128 // vertex.parallelism
+                groups = KeyGroupRange(index * width, (index + 1) * width - 1)
+                subtasks[index] = OperatorSubtaskState((KeyedStateHandle(groups, InlineBytes(b"keyed")),))
+        ended = frozenset(range(vertex.parallelism)) if uid in finished else frozenset()
+        snapshots[op.operator_id] = OperatorSnapshot(
+            op.operator_id, uid, op.name, vertex.parallelism, vertex.max_parallelism,
+            {} if ended else subtasks, ended, b"enumerator" if uid.startswith("source") else None,
+        )  # fmt: skip
+    return CompletedCheckpoint(
+        "j", "b16", "run", 4, 0, 0, SnapshotKind.SAVEPOINT, "file:/sav/savepoint-j-4", snapshots, **fields
+    )
+
+
+def positions(graph, checkpoint):
+    dealt = deal_out_checkpoint(graph, checkpoint)
+    found = {}
+    for uid, (op, vertex) in operators(graph).items():
+        if uid.startswith("source"):
+            (state,) = dealt[vertex.id, 0].operators[op.operator_id]
+            found[uid] = state.operator.states["splits"][1]
+    return found
+
+
+def test_reordered_lines_and_an_inserted_map_keep_the_state_of_each_name():
+    checkpoint = checkpoint_of(program("ABC"))
+    changed = program("CAB", mapped=True)
+    decision = decide_restore(changed, checkpoint)
+    assert decision.refusal(ignore_unclaimed=False) is None
+    assert positions(changed, checkpoint) == {
+        f"source-{name}": (f"source-{name} 0".encode(),) for name in "ABC"
+    }
+    assert [operator.name for operator in decision.added] == ["Map"]
+    assert any("new" in line and "Map" in line for line in decision.report())
+
+
+def test_a_removed_source_is_refused_by_name_and_accepted_on_request():
+    decision = decide_restore(program("CA"), checkpoint_of(program("ABC")))
+    refusal = decision.refusal(ignore_unclaimed=False)
+    assert isinstance(refusal, StateMigrationError) and "uid source-B" in refusal.why
+    assert "source-A" not in refusal.why and "counts" not in refusal.why
+    assert decision.refusal(ignore_unclaimed=True) is None
+    assert any("DROPPED" in line and "source-B" in line for line in decision.report())
+
+
+def test_an_operator_without_state_may_go_but_not_one_whose_committables_are_unpublished():
+    whole = program("A")
+    sink = operators(whole)["out"][0].operator_id
+    without_sink = checkpoint_of(whole)
+    env = StreamExecutionEnvironment.get_execution_environment()
+    counts = env.from_sequence(1, 9).uid("source-A").key_by(lambda value: value % 3)
+    counts.reduce(lambda one, other: one + other).uid("counts").print().uid("another")
+    changed = create_job_graph(env.get_stream_graph("b16"))
+    assert decide_restore(changed, without_sink).refusal(False) is None
+    unpublished = checkpoint_of(whole, commits=(CheckpointCommit("j", "run", 4, {sink: (b"",)}),))
+    assert "uid out" in decide_restore(changed, unpublished).refusal(False).why
+
+
+def test_another_max_parallelism_is_refused_with_both_numbers():
+    decision = decide_restore(program("A", max_parallelism=64), checkpoint_of(program("A", max_parallelism=128)))
+    refusal = decision.refusal(ignore_unclaimed=True)
+    assert isinstance(refusal, StateMigrationError)
+    assert "max parallelism 128" in refusal.why and "has 64" in refusal.why
+    assert any("REFUSED" in line for line in decision.report())
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_with_another_parallelism_each_key_group_goes_to_one_subtask(parallelism):
+    checkpoint = checkpoint_of(program("A", parallelism=2))
+    graph = program("A", parallelism=parallelism)
+    assert decide_restore(graph, checkpoint).refusal(False) is None
+    op, vertex = operators(graph)["counts"]
+    dealt = deal_out_checkpoint(graph, checkpoint)
+    groups = [
+        group
+        for index in range(parallelism)
+        for (state,) in [dealt[vertex.id, index].operators[op.operator_id]]
+        for handle in state.keyed
+        for group in range(handle.key_groups.start, handle.key_groups.end + 1)
+    ]
+    assert sorted(groups) == list(range(128))
+
+
+def test_a_vertex_all_of_whose_operators_had_finished_is_restored_as_finished():
+    graph = program("A")
+    dealt = deal_out_checkpoint(graph, checkpoint_of(graph, finished={"source-A"}))
+    source, counts = (operators(graph)[uid][1].id for uid in ("source-A", "counts"))
+    assert dealt[source, 0].finished and not dealt[counts, 0].finished
+
+
+def test_records_in_flight_are_kept_with_the_parallelism_and_refused_without():
+    graph = program("A", parallelism=2)
+    vertex = operators(graph)["counts"][1]
+    handle = InFlightHandle(0, None, 0, InlineBytes(b"frame"))
+    checkpoint = checkpoint_of(graph, in_flight=(VertexInFlight(vertex.id, {1: (handle,)}),))
+    assert decide_restore(graph, checkpoint).refusal(False) is None
+    dealt = deal_out_checkpoint(graph, checkpoint)
+    assert dealt[vertex.id, 1].in_flight == (handle,) and dealt[vertex.id, 0].in_flight == ()
+    refusal = decide_restore(program("A", parallelism=3), checkpoint).refusal(False)
+    assert "unaligned" in refusal.why

@@ -1,0 +1,211 @@
+"""The executor of a slot: in the message, by the thread, by a forked child; deaths, drops, order."""
+
+import os
+import signal
+
+import pytest
+
+from flinkish.errors import CheckpointFailedError, UserError
+from flinkish.messages.checkpoints import (
+    JOB_MANAGER_STORAGE,
+    CheckpointOptions,
+    FileHandle,
+    InlineBytes,
+    KeyGroupRange,
+    SnapshotKind,
+)
+from flinkish.messages.deployment import ExecutionAttemptID
+from flinkish.operators.snapshots import KeyedStateToWrite, TaskSnapshot
+from flinkish.shell.event_loop import EventLoop
+from flinkish.shell.snapshot_executor import SnapshotExecutor
+from flinkish.state.keyed_snapshot import KeyedSnapshotReader, StateEntries, StateKind, StateMeta
+
+ALL = KeyGroupRange(0, 127)
+
+
+class Slot:
+    def __init__(self, location):
+        self.loop = EventLoop()
+        self.location = str(location)
+        self.stored = {}
+        self.failed = {}
+        self.executor = SnapshotExecutor(self.loop, self.on_stored, self.on_failed)
+        self.executor.configure({})
+
+    def on_stored(self, execution, checkpoint_id, handles, async_ms, uploaded_bytes):
+        self.stored[execution.subtask_index, checkpoint_id] = handles, uploaded_bytes
+
+    def on_failed(self, execution, checkpoint_id, error):
+        self.failed[execution.subtask_index, checkpoint_id] = error
+
+    def snapshot(self, table, checkpoint_id=1, subtask=0):
+        def states():
+            meta = StateMeta("s", StateKind.VALUE)
+            return [StateEntries(meta, list(table), list(table.values()))]
+
+        part = KeyedStateToWrite("op", states, len(table), ALL, 128)
+        options = CheckpointOptions(SnapshotKind.CHECKPOINT, self.location, self.location)
+        execution = ExecutionAttemptID("job", 0, "v", subtask)
+        return TaskSnapshot(execution, checkpoint_id, options, {"op": part})
+
+    def wait(self):
+        assert self.loop.run_until(lambda: self.stored or self.failed, 30_000)
+
+    def read(self, key=(0, 1)):
+        ((handle,),) = self.stored[key][0].values()
+        reader = KeyedSnapshotReader(self.executor.open_content(handle.content))
+        found = {}
+        for block in reader.read("s"):
+            found.update(zip(block.keys, block.values))
+        return handle.content, found
+
+
+@pytest.fixture
+def slot(tmp_path):
+    made = Slot(tmp_path / "chk-1")
+    yield made
+    made.executor.close()
+    made.loop.close()
+
+
+def large(count=5_000):
+    return {number: f"value {number}" for number in range(count)}
+
+
+def test_nothing_keyed_is_stored_at_once(slot):
+    snapshot = slot.snapshot({})
+    slot.executor.store(TaskSnapshot(snapshot.execution, 1, snapshot.options))
+    assert slot.stored == {(0, 1): ({}, 0)}
+
+
+def test_small_state_is_in_the_message_before_store_returns(slot):
+    slot.executor.store(slot.snapshot({"a": 1}))
+    content, found = slot.read()
+    assert isinstance(content, InlineBytes) and found == {"a": 1}
+    assert not os.path.exists(slot.location)
+
+
+def test_middling_state_is_written_here_and_the_thread_makes_the_file(slot, monkeypatch):
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("a fork for 100 kB"))
+    table = {number: f"{number}" * 100 for number in range(500)}
+    slot.executor.store(slot.snapshot(table))
+    expected = dict(table)
+    table.clear()  # it was written already
+    slot.wait()
+    content, found = slot.read()
+    assert isinstance(content, FileHandle) and found == expected
+    assert slot.stored[0, 1][1] == content.size
+
+
+def test_large_state_is_written_by_a_child_as_it_was_at_the_barrier(slot):
+    table = large()
+    expected = dict(table)
+    slot.executor.store(slot.snapshot(table))
+    for number in range(5_000):
+        table[number] = "changed"
+    slot.wait()
+    content, found = slot.read()
+    assert isinstance(content, FileHandle) and found == expected
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_few_entries_that_are_large_fork_too(slot, monkeypatch):
+    forks = []
+    fork = os.fork
+    monkeypatch.setattr(os, "fork", lambda: forks.append(1) or fork())
+    table = {number: os.urandom(1 << 20) for number in range(3)}
+    slot.executor.store(slot.snapshot(table))
+    slot.wait()
+    assert forks == [1] and slot.read()[1] == table
+
+
+def test_without_a_folder_large_state_comes_back_in_the_message(slot):
+    slot.location = f"{JOB_MANAGER_STORAGE}/job/chk-1"
+    table = large()
+    slot.executor.store(slot.snapshot(table))
+    slot.wait()
+    content, found = slot.read()
+    assert isinstance(content, InlineBytes) and found == table
+
+
+def test_one_child_works_at_a_time_and_each_has_the_state_of_its_fork(slot):
+    table = large()
+    before = dict(table)
+    slot.executor.store(slot.snapshot(table, subtask=0))
+    table[0] = "later"
+    slot.executor.store(slot.snapshot(table, subtask=1))
+    assert [child.working for child in slot.executor._children.values()] == [True, False]
+    assert slot.loop.run_until(lambda: len(slot.stored) == 2, 30_000)
+    assert slot.read((0, 1))[1] == before and slot.read((1, 1))[1] == table
+
+
+def test_a_child_that_is_killed_is_a_snapshot_that_failed(slot):
+    class Slow:
+        def __reduce__(self):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    slot.executor.store(slot.snapshot({**large(), "slow": Slow()}))
+    slot.wait()
+    error = slot.failed[0, 1]
+    assert isinstance(error, CheckpointFailedError) and "signal 9" in str(error)
+
+
+def test_a_child_tells_what_could_not_be_saved(slot):
+    slot.executor.store(slot.snapshot({**large(), "bad": (number for number in ())}))
+    slot.wait()
+    error = slot.failed[0, 1]
+    assert isinstance(error, UserError) and "generator" in str(error)
+
+
+def test_small_state_that_can_not_be_saved_fails_before_store_returns(slot):
+    slot.executor.store(slot.snapshot({"bad": (number for number in ())}))
+    assert "generator" in str(slot.failed[0, 1])
+
+
+def test_a_folder_that_can_not_be_written_fails_the_snapshot(slot, tmp_path):
+    (tmp_path / "chk-1").write_text("a file is in the way")
+    slot.executor.store(slot.snapshot(large()))
+    slot.wait()
+    assert "chk-1" in str(slot.failed[0, 1])
+
+
+def test_what_is_dropped_is_killed_and_not_told(slot):
+    slot.executor.store(slot.snapshot(large(), subtask=0))
+    slot.executor.store(slot.snapshot(large(), subtask=1))
+    first = next(iter(slot.executor._children.values()))
+    slot.executor.drop(ExecutionAttemptID("job", 0, "v", 0), 1)
+    with pytest.raises(ProcessLookupError):
+        os.kill(first.pid, 0)
+    slot.wait()  # the next one works
+    assert set(slot.stored) == {(1, 1)} and not slot.failed
+
+
+def test_close_leaves_no_child(slot):
+    for subtask in range(3):
+        slot.executor.store(slot.snapshot(large(), subtask=subtask))
+    slot.executor.close()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+    slot.loop.run_once(50)
+    assert not slot.stored and not slot.failed
+
+
+def test_a_store_without_local_files_gets_them_from_the_thread(slot, monkeypatch):
+    """As for S3: the child writes to a file without a name, which the thread copies."""
+    storage = slot.executor._storage_at(f"{slot.location}/x")
+    pid = os.getpid()
+    create = storage.create_file
+    monkeypatch.setattr(slot.executor, "_storage_of", lambda options: storage)
+    monkeypatch.setattr(storage, "is_local", False)
+    monkeypatch.setattr(
+        storage, "create_file", lambda location: create(location) if os.getpid() == pid else pytest.fail("child")
+    )
+    os.makedirs(slot.location)
+    table = large()
+    slot.executor.store(slot.snapshot(table))
+    slot.wait()
+    assert not slot.failed
+    monkeypatch.setattr(storage, "is_local", True)
+    content, found = slot.read()
+    assert isinstance(content, FileHandle) and found == table

@@ -1,0 +1,88 @@
+from dataclasses import replace
+
+import pytest
+
+from flinkish.datastream import StreamExecutionEnvironment
+from flinkish.errors import CorruptSnapshotError, InvalidJobError
+from flinkish.graph.job_graph_generator import create_job_graph
+from flinkish.jobmanager.completed_checkpoints import CheckpointRetention
+from flinkish.messages.checkpoints import JOB_MANAGER_STORAGE, CompletedCheckpoint, SnapshotKind
+from flinkish.shell.state_recovery import checkpoint_settings
+from flinkish.storage.checkpoint_storage import CheckpointStorage
+
+
+def job(settings, name="counting"):
+    env = StreamExecutionEnvironment.get_execution_environment(settings)
+    env.from_sequence(1, 3).print()
+    return create_job_graph(env.get_stream_graph(name))
+
+
+def settings_of(settings, **options):
+    return checkpoint_settings(job(settings, **options), frozenset(), commits=True)
+
+
+def store(folder, job_id, checkpoint_id, name="counting", completed_ms=1):
+    storage = CheckpointStorage(folder)
+    checkpoint = CompletedCheckpoint(
+        job_id, name, "run", checkpoint_id, 0, completed_ms, SnapshotKind.CHECKPOINT,
+        storage.checkpoint_location(job_id, checkpoint_id), {},
+    )  # fmt: skip
+    storage.store_metadata(checkpoint)
+    return replace(checkpoint, flinkish_version="")
+
+
+def test_without_a_folder_the_driver_keeps_checkpoints_and_without_an_interval_none_begins():
+    found = settings_of({})
+    assert found.configuration.directory == JOB_MANAGER_STORAGE
+    assert found.configuration.interval_ms is None and not found.configuration.final_checkpoint
+
+
+def test_the_settings_of_checkpoints_reach_the_coordinator(tmp_path):
+    found = settings_of(
+        {
+            "execution.checkpointing.interval": "2 s",
+            "execution.checkpointing.min-pause": "1 s",
+            "execution.checkpointing.timeout": "1 min",
+            "execution.checkpointing.max-concurrent-checkpoints": 2,
+            "execution.checkpointing.tolerable-failed-checkpoints": 3,
+            "execution.checkpointing.mode": "AT_LEAST_ONCE",
+            "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+            "state.checkpoints.num-retained": 4,
+            "state.checkpoints.dir": str(tmp_path / "checkpoints"),
+            "state.savepoints.dir": str(tmp_path / "savepoints"),
+        }
+    )
+    configuration = found.configuration
+    assert configuration.directory == CheckpointStorage(tmp_path / "checkpoints").directory
+    assert configuration.savepoint_directory == CheckpointStorage(tmp_path / "savepoints").directory
+    assert (configuration.interval_ms, configuration.min_pause_ms, configuration.timeout_ms) == (2_000, 1_000, 60_000)
+    assert (configuration.max_concurrent, configuration.tolerable_failures) == (2, 3)
+    assert not configuration.exactly_once and configuration.final_checkpoint
+    assert (found.retained_max, found.retention) == (4, CheckpointRetention.RETAIN_ON_CANCELLATION)
+
+
+def test_files_without_a_folder_are_refused():
+    with pytest.raises(InvalidJobError, match="execution.checkpointing.dir is not set"):
+        settings_of({"execution.checkpointing.storage": "filesystem"})
+
+
+def test_latest_is_the_newest_complete_checkpoint_of_a_job_with_that_name(tmp_path):
+    store(tmp_path, "a" * 32, 9, completed_ms=10)
+    newest = store(tmp_path, "b" * 32, 3, completed_ms=20)
+    store(tmp_path, "c" * 32, 5, name="another", completed_ms=30)
+    CheckpointStorage(tmp_path).create_folder(f"{tmp_path}/{'b' * 32}/chk-4")  # never completed
+    settings = {"execution.checkpointing.dir": str(tmp_path), "execution.state-recovery.path": "latest"}
+    found = settings_of(settings)
+    assert found.restored == newest and found.owned
+    assert not settings_of({**settings, "execution.state-recovery.claim-mode": "NO_CLAIM"}).owned
+    assert found.create_coordinator(job(settings)).next_checkpoint_id == 4, "ids rise for ever"
+    assert settings_of(settings, name="new").restored is None
+
+
+def test_a_path_is_not_claimed_unless_that_is_asked_for(tmp_path):
+    checkpoint = store(tmp_path, "a" * 32, 9)
+    settings = {"execution.savepoint.path": checkpoint.location}
+    assert settings_of(settings).restored == checkpoint and not settings_of(settings).owned
+    assert settings_of({**settings, "execution.state-recovery.claim-mode": "CLAIM"}).owned
+    with pytest.raises(CorruptSnapshotError, match="no such folder"):
+        settings_of({"execution.savepoint.path": str(tmp_path / "nothing")})
