@@ -86,6 +86,7 @@ from flinkish.shell.process import (
 )
 from flinkish.taskmanager import wire
 from flinkish.taskmanager.slot_core import SlotCore
+from flinkish.taskmanager.task import Task
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +96,9 @@ _METRICS_EVERY_MS = 1_000
 _HOUSEKEEPING_EVERY_MS = 500
 _FLUSH_AT_END_MS = 1_000
 _EXIT_WITHIN_S = 3.0
+# A reader that connects again may get the number of its old socket, which the system no longer watches: so
+# descriptors are watched anew now and then, and not at each record (a fifth of the system calls).
+_WATCH_AGAIN_NS = 100_000_000
 # Of descriptors that cannot be waited for (plain files).
 _UNPOLLABLE_RETRY_MS = 5.0
 
@@ -141,7 +145,8 @@ class SlotProcess:
         self._snapshots: Optional[SnapshotExecutor] = None
         self._deployed: Optional[DeployTasks] = None
         self._held: Optional[list[TaskStateChanged]] = None
-        self._watched: set[int] = set()
+        self._watched: dict[int, tuple[str, Task]] = {}
+        self._watched_ns = 0
         self._control_reads = -1
         self._control_heard_ns = time.monotonic_ns()
         self._worked = False
@@ -259,18 +264,20 @@ class SlotProcess:
         if deadline_ms is not None:
             timeout_ms = max(0, deadline_ms - self._clock.now_ms())
         wanted = core.descriptors()
-        if wanted or self._watched:
-            for fd in self._watched - wanted.keys():
-                self.loop.unregister(fd)
-            self._watched = set(wanted)
-            for fd, (events, task) in wanted.items():
-                try:
-                    self.loop.register(fd, events, lambda readable, writable, task=task: task.look())
-                except PermissionError:
-                    self._watched.discard(fd)
-                    self._look = True
-                    if timeout_ms is None or timeout_ms > _UNPOLLABLE_RETRY_MS:
-                        timeout_ms = _UNPOLLABLE_RETRY_MS
+        now_ns = time.monotonic_ns()
+        if wanted == self._watched and (not wanted or now_ns - self._watched_ns < _WATCH_AGAIN_NS):
+            return timeout_ms
+        for fd in self._watched.keys() - wanted.keys():
+            self.loop.unregister(fd)
+        self._watched, self._watched_ns = dict(wanted), now_ns
+        for fd, (events, task) in wanted.items():
+            try:
+                self.loop.register(fd, events, lambda readable, writable, task=task: task.look())
+            except PermissionError:
+                del self._watched[fd]
+                self._look = True
+                if timeout_ms is None or timeout_ms > _UNPOLLABLE_RETRY_MS:
+                    timeout_ms = _UNPOLLABLE_RETRY_MS
         return timeout_ms
 
     def _end(self) -> None:
@@ -357,7 +364,7 @@ class SlotProcess:
     def _closed_descriptors(self) -> bool:
         """Whether user code has closed one that the loop watches: the poller says nothing about it then."""
         try:
-            for descriptor in self.loop.descriptors() - self._watched:
+            for descriptor in self.loop.descriptors() - self._watched.keys():
                 os.fstat(descriptor)
         except OSError:
             return True
@@ -379,7 +386,7 @@ class SlotProcess:
             faulthandler.unregister(signal.SIGUSR1)
         if self._forks_on_main:  # the kernel's signal would follow the end of another thread
             die_with_parent()
-        self.loop.leave_to_parent(keep=self._watched)
+        self.loop.leave_to_parent(keep=set(self._watched))
 
     def _on_terminate(self, signum: int, frame: Any) -> None:
         # A handler does not end the wait of the loop; a call does.

@@ -343,7 +343,7 @@ class SlotCore:
         for task in running:
             if task.state == "RUNNING":
                 task.move_outputs()
-                try:  # in place, not by `_ask`: this is asked after every turn
+                try:
                     self._wanting += task.wants_turn()
                 except BaseException as error:
                     task.fail(error)
@@ -351,16 +351,27 @@ class SlotCore:
 
     def next_deadline_ms(self) -> Optional[int]:
         """Processing time at which a round is due although nothing arrives."""
-        deadlines = [_ask(task, task.next_deadline_ms, None) for task in self._order]
-        if self.waits_for_socket():
-            deadlines.append(self.now_ms() + SOCKET_RETRY_MS)
-        return min([deadline for deadline in deadlines if deadline is not None], default=None)
+        first = self.now_ms() + SOCKET_RETRY_MS if self.waits_for_socket() else None
+        for task in self._order:
+            try:
+                deadline = task.next_deadline_ms()
+            except BaseException as error:
+                task.fail(error)
+                continue
+            if deadline is not None and (first is None or deadline < first):
+                first = deadline
+        return first
 
     def descriptors(self) -> dict[int, tuple[str, Task]]:
         """Descriptors whose readiness calls for a round: ``"r"`` or ``"w"``, and the subtask that waits."""
         waited: dict[int, tuple[str, Task]] = {}
         for task in self._order:
-            for descriptor, events in _ask(task, task.descriptors, {}).items():
+            try:
+                found = task.descriptors()
+            except BaseException as error:
+                task.fail(error)
+                continue
+            for descriptor, events in found.items():
                 waited[descriptor] = events, task
         return waited
 
@@ -564,15 +575,6 @@ class SlotCore:
             self._forget_snapshots(task)
         failure = None if error is None else TaskFailure(error)
         self.listener.task_state_changed(task.execution, state, failure)
-
-
-def _ask(task: Task, question: Callable[[], Any], otherwise: Any) -> Any:
-    """The answer, in which sources and sinks of users take part; when they raise, the subtask fails."""
-    try:
-        return question()
-    except BaseException as error:
-        task.fail(error)
-        return otherwise
 
 
 def _explaining(
