@@ -230,7 +230,6 @@ def _driver_facts(application: SparkApplication, settings: Mapping[str, Any]) ->
         slots_total=None if application.allocates_dynamically() else application.task_slots(),
         slots_per_task=options.read(settings, options.NUM_TASK_SLOTS),
         storage_uri=None if uri is None else absolute_uri(uri),
-        storage_used=options.CHECKPOINT_DIRECTORY.key not in options.NOT_USED_YET,
         memory_overhead_bytes=_memory_overhead_bytes(application),
     )
     if not isinstance(application, ClassicApplication):

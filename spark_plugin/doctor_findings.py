@@ -107,7 +107,6 @@ class DriverFacts:
     ``settings``: how many have been set; ``settings_warnings``: what is odd about them.
     ``slots_total`` None: only the running cluster knows.  ``holders``: Spark stages that run now.
     ``asked``: tasks that the examination has started.
-    ``storage_used``: jobs write to the checkpoint storage, so they fail where it does.
     ``job_failure``: how the examination's own Spark job failed.
     """
 
@@ -131,7 +130,6 @@ class DriverFacts:
     addresses: Sequence[str] = ()
     storage_uri: Optional[str] = None
     storage_failure: str = ""
-    storage_used: bool = True
     memory_overhead_bytes: Optional[int] = None
     tasks_per_executor: int = 1
     budget_s: float = 10.0
@@ -333,13 +331,11 @@ def judge_checkpoint_storage(driver: DriverFacts, reports: Sequence[Mapping[str,
     if uri is None:
         return Finding(check, "ok", "no folder is configured (execution.checkpointing.dir)")
     advice = "name a folder or URI that the driver and all executors can write to"
-    bad: Status = "fail" if driver.storage_used else "warn"
-    unused = "" if driver.storage_used else "; this version does not use it, so jobs run all the same"
     if driver.storage_failure:
-        return Finding(check, bad, f"{uri} from the driver: {driver.storage_failure}{unused}", advice)
+        return Finding(check, "fail", f"{uri} from the driver: {driver.storage_failure}", advice)
     failed = [(r["host"], r["storage"]["failure"]) for r in reports if r.get("storage", {}).get("failure")]
     if failed:
-        return Finding(check, bad, f"{uri} from executors ({_hosts(failed)}): {failed[0][1]}{unused}", advice)
+        return Finding(check, "fail", f"{uri} from executors ({_hosts(failed)}): {failed[0][1]}", advice)
     if not reports:
         return Finding(check, "warn", f"{uri}: the driver can write, rename, read and delete; executors were not tried",
                        "examine again when the checks above are ok")  # fmt: skip

@@ -91,8 +91,6 @@ def test_where_all_is_well_each_line_says_what_was_found():
         ({"kind": "Databricks, standard access mode"}, "Spark", "warn", "keeps users apart", "dedicated"),
         ({"storage_uri": "s3://b/c", "storage_failure": "no answer within 5.0 s"}, "checkpoints", "fail",
          "s3://b/c from the driver: no answer within 5.0 s", "name a folder"),
-        ({"storage_uri": "s3://b/c", "storage_failure": "no answer", "storage_used": False}, "checkpoints", "warn",
-         "no answer; this version does not use it, so jobs run all the same", "name a folder"),
         ({"memory_overhead_bytes": 384 << 20, "tasks_per_executor": 4}, "memory", "warn",
          "384 MiB beside its heap for 4 slot(s)", "spark.executor.memoryOverhead"),
     ],
@@ -139,8 +137,6 @@ def test_storage_that_only_some_executors_see_fails():
     assert line("checkpoints", driver, reports(storage=ok)).status == "ok"
     finding = line("checkpoints", driver, [report(0, storage=ok), report(1, storage=other)])
     assert finding.status == "fail" and "from executors (host1): it is another disk" in finding.found
-    for_later = line("checkpoints", replace(driver, storage_used=False), [report(0, storage=ok), report(1, storage=other)])
-    assert for_later.status == "warn" and "does not use it" in for_later.found
 
 
 def test_without_a_report_the_lines_say_that_nothing_was_tried():
