@@ -73,7 +73,6 @@ class OperatorChain:
         operators = [node.operator for node in self.nodes]
         self._sinks = [o for o in operators if isinstance(o, (SinkWriterOperator, SinkFunctionOperator))]
         self._timed = [node for node in self.nodes if _uses_clock(node.operator)]
-        self._timed_operators: list[Any] = [node.operator for node in self._timed]
         for node in self.nodes:
             if isinstance(node.operator, TimestampsAndWatermarksOperator):
                 node.operator.flush_pending = functools.partial(self.flush_pending, node)
@@ -284,8 +283,8 @@ class OperatorChain:
     def next_processing_time(self) -> Optional[int]:
         """When `on_processing_time` has something to do; None: not before a record comes."""
         first = None
-        for operator in self._timed_operators:
-            time = operator.next_processing_time
+        for node in self._timed:
+            time = node.operator.next_processing_time
             if time is not None and (first is None or time < first):
                 first = time
         return first

@@ -495,22 +495,19 @@ class Task:
     # ---- input ----------------------------------------------------------------------------------
 
     def _next_element(self) -> Any:
+        gates = self.gates
         try:
-            return self._next_of_gates()
+            if len(gates) == 1:
+                return gates[0].next_element()
+            for _ in gates:  # two inputs take turns
+                gate = gates[self._next_gate]
+                self._next_gate = (self._next_gate + 1) % len(gates)
+                element = gate.next_element()
+                if element is not None:
+                    self._batch_input = gate.input_index
+                    return element
         except UserError as error:
             raise self.chain.input_error(error) from error.__cause__
-
-    def _next_of_gates(self) -> Any:
-        gates = self.gates
-        if len(gates) == 1:
-            return gates[0].next_element()
-        for _ in gates:  # two inputs take turns
-            gate = gates[self._next_gate]
-            self._next_gate = (self._next_gate + 1) % len(gates)
-            element = gate.next_element()
-            if element is not None:
-                self._batch_input = gate.input_index
-                return element
         return None
 
     def _take(self, element: Any) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from spark_plugin import doctor
 from spark_plugin.classic_application import ClassicApplication
+from tests.integration.leftovers import listening_sockets
 
 pytestmark = [pytest.mark.launch, pytest.mark.usefixtures("no_jobs_left")]
 
@@ -36,29 +37,12 @@ STORAGE = "execution.checkpointing.dir"
 @contextlib.contextmanager
 def nothing_left(tmp_path):
     """Afterwards no thread, listening port or folder of the examination is there."""
-    before = set(threading.enumerate()), listening_ports()
+    before = set(threading.enumerate()), listening_sockets([os.getpid()])
     yield
     left = {thread.name for thread in set(threading.enumerate()) - before[0] if "doctor" in thread.name}
     assert not left
-    assert listening_ports() <= before[1]
+    assert listening_sockets([os.getpid()]) <= before[1]
     assert not list(tmp_path.rglob(".flinkish-doctor-*"))
-
-
-def listening_ports():
-    """Of this process."""
-    inodes = set()
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            inodes.add(os.readlink(f"/proc/self/fd/{name}"))
-        except FileNotFoundError:
-            continue  # the one that lists them
-    ports = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in open(table).read().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
-                ports.add(fields[1])
-    return ports
 
 
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])

@@ -36,7 +36,8 @@ from flinkish.shell.handshake import KIND_HELLO, KIND_PROOF, Handshake
 from flinkish.shell.tls import Tls, create_credentials
 from flinkish.taskmanager import wire
 from flinkish.testing.mini_cluster import MiniCluster
-from tests.integration.leftovers import ancestors, listening_sockets
+from tests.integration.leftovers import descendants, listening_sockets
+from tests.integration.running_jobs import memory_bytes
 from tests.integration.tcp_slots import TcpMiniCluster
 from tests.integration.waiting import wait_until
 
@@ -51,12 +52,7 @@ FLOOD = 1_000
 
 def family_of(pid):
     """``pid`` and the processes that it and they have started."""
-    found = [pid]
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            if pid in ancestors(folder.name):
-                found.append(int(folder.name))
-    return found
+    return [pid, *descendants(pid)]
 
 
 def descriptors_of(pid):
@@ -67,11 +63,6 @@ def descriptors_of(pid):
             with contextlib.suppress(FileNotFoundError):
                 found[int(name)] = os.readlink(f"/proc/{pid}/fd/{name}")
     return found
-
-
-def memory_of(pid):
-    """Resident bytes."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 def listeners_of(pids):
@@ -395,7 +386,7 @@ def besiege(ports, job, secret, job_id, attempt, slot_ids, folder, seed=SEED):
         job.goes_on()
     silent.assert_all_dropped()
     descriptors = {pid: len(descriptors_of(pid)) for pid in pids}
-    memory = {pid: memory_of(pid) for pid in pids}
+    memory = {pid: memory_bytes(pid) for pid in pids}
     for port in rng.sample(ports, len(ports)):
         flood(port, secret)
         job.goes_on()
@@ -406,7 +397,7 @@ def besiege(ports, job, secret, job_id, attempt, slot_ids, folder, seed=SEED):
     assert not os.path.exists(bomb.path), "a pickle of a stranger was opened"
     for pid in pids:
         wait_until(lambda: len(descriptors_of(pid)) <= descriptors[pid], f"descriptors stay in {pid}")
-        grown = memory_of(pid) - memory[pid]
+        grown = memory_bytes(pid) - memory[pid]
         assert grown < 64 << 20, f"process {pid} has grown by {grown} bytes"
 
 
