@@ -14,6 +14,7 @@
     │   │   ├── JavaNotFoundError
     │   │   └── UnsupportedSparkError
     │   ├── SlotLostError            a slot process or its host is gone
+    │   ├── LeadershipLostError      another driver leads the job now
     │   ├── CheckpointFailedError    a checkpoint or savepoint did not complete
     │   ├── CheckpointStorageError   files of checkpoints cannot be written or read
     │   │   └── CorruptSnapshotError     a file is cut off or damaged
@@ -139,6 +140,12 @@ class UnsupportedSparkError(ResourceError):
 
 class SlotLostError(ExternalError):
     """A slot process, its supervisor or its host is gone."""
+
+
+class LeadershipLostError(ExternalError):
+    """This driver does not lead the job any more; another one may run it from its newest checkpoint."""
+
+    retryable = False
 
 
 class CheckpointStorageError(ExternalError):

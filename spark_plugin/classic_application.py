@@ -84,12 +84,12 @@ class ClassicApplication(SparkApplication):
 
     def describe_waiting(self, name: str, tasks: int) -> str:
         stages = session.running_stages(self.context)
-        if sum(stage.tasks for stage in stages if stage.job_group == name) >= tasks:
+        if sum(stage.tasks for stage in stages if _belongs(stage, name)) >= tasks:
             return ""
         holders = [
             f'stage {stage.stage_id} of "{stage.description}" runs {stage.tasks}'
             for stage in stages
-            if stage.tasks and stage.job_group != name
+            if stage.tasks and not _belongs(stage, name)
         ]
         return "; ".join(
             [f"executors run {session.registered_task_slots(self.context)} at once", *holders]
@@ -108,3 +108,8 @@ class ClassicApplication(SparkApplication):
 
     def bind_host(self) -> str:
         return session.bind_host(self.context)
+
+
+def _belongs(stage: session.RunningStage, launch: str) -> bool:
+    """Whether it is one of a launch, the jobs of which have its name or one that begins with it."""
+    return stage.job_group == launch or stage.job_group.startswith(f"{launch}-")

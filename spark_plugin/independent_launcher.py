@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from flinkish.errors import FlinkishError, SlotLostError
+from flinkish.errors import FlinkishError
 from spark_plugin.launcher import SparkLauncher
 
 
@@ -31,21 +31,7 @@ class IndependentLauncher(SparkLauncher):
 
     def alive(self) -> bool:
         """Until it is stopped: what has ended alone is to be launched again."""
-        return bool(self._runs) and not self._stopping.is_set()
+        return bool(self._group) and not self._stopping.is_set()
 
     def failure(self) -> Optional[FlinkishError]:
         return None
-
-    def take_ended(self) -> list[tuple[int, FlinkishError]]:
-        with self._lock:
-            ended = [(task, run) for task, run in sorted(self._runs.items()) if not run.alive()]
-            for task, _ in ended:
-                del self._runs[task]
-        return [(task, run.failure or self._lost(task, run.end)) for task, run in ended]
-
-    def _lost(self, task: int, reason: str) -> FlinkishError:
-        return SlotLostError(
-            "lost a Spark task that carries slots",
-            where=f"{self.application.where}, task {task}",
-            why=f"its supervisor has ended: {reason}",
-        )

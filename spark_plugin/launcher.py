@@ -53,6 +53,7 @@ def application_of(spark: Any) -> SparkApplication:
 class Run:
     """Tasks that Spark runs as one job, and the thread that waits for it."""
 
+    name: str  # of its Spark job
     launches: list[SlotLaunch]
     thread: Optional[threading.Thread] = None
     failure: Optional[FlinkishError] = None
@@ -115,15 +116,35 @@ class SparkLauncher(Launcher):
     def launch(self, launches: Sequence[SlotLaunch]) -> None:
         assert launches, "nothing to launch"
         with self._lock:
-            self._group = session.JOB_GROUP_PREFIX + launches[0].lease
+            group = self._group = session.JOB_GROUP_PREFIX + launches[0].lease
             for part in [list(launches)] if self.together else [[launch] for launch in launches]:
                 first = part[0].task_index
                 assert first not in self._runs or not self._runs[first].alive(), "it still runs"
-                run = self._runs[first] = Run(part)
+                run = self._runs[first] = Run(f"{group}-{first}" if first or not self.together else group, part)
                 run.thread = threading.Thread(
-                    target=self._run, args=(run,), name=f"{self._group} {first}", daemon=True
+                    target=self._run, args=(run,), name=run.name, daemon=True
                 )
                 run.thread.start()
+
+    def take_ended(self) -> list[tuple[int, FlinkishError]]:
+        if not self.alive():
+            return []  # all of them have, which is told otherwise
+        with self._lock:
+            ended = [run for _, run in sorted(self._runs.items()) if not run.alive()]
+            for run in ended:
+                del self._runs[run.launches[0].task_index]
+        return [
+            (launch.task_index, run.failure or self._lost(launch.task_index, run.end))
+            for run in ended
+            for launch in run.launches
+        ]
+
+    def _lost(self, task: int, reason: str) -> FlinkishError:
+        return SlotLostError(
+            "lost a Spark task that carries slots",
+            where=f"{self.application.where}, task {task}",
+            why=f"its supervisor has ended: {reason}",
+        )
 
     def _warn_of_cores(self, slots: int) -> None:
         tasks = self.application.task_slots()
@@ -150,11 +171,24 @@ class SparkLauncher(Launcher):
         self._wait_for_ordered_end(runs, timeout_ms)
         deadline_s = time.monotonic() + _KILL_TIMEOUT_MS / 1000
         while any(run.alive() for run in runs) and self.application.is_alive():
-            self.application.cancel(self._group)
+            self._cancel(runs)
             _join(runs, _CANCEL_AGAIN_S)
             if time.monotonic() > deadline_s:
                 log.warning("spark did not end what carries the slots group=%s", self._group)
                 return
+
+    def abandon(self, tasks: Sequence[int]) -> None:
+        with self._lock:
+            if self._stopping.is_set():
+                return
+            lost = [run for run in self._runs.values() if any(launch.task_index in tasks for launch in run.launches)]
+        # The JVM, and a Connect server more so, may take its time to answer.
+        threading.Thread(target=self._cancel, args=(lost,), name="flinkish abandon", daemon=True).start()
+
+    def _cancel(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            if run.alive():
+                self.application.cancel(run.name)
 
     def _wait_for_ordered_end(self, runs: list[Run], timeout_ms: int) -> None:
         """Wait while slots end as they were told; what has not started has nobody to stop in order.
@@ -163,7 +197,8 @@ class SparkLauncher(Launcher):
         deadline_s = time.monotonic() + timeout_ms / 1000
         idle_polls = 0
         while any(run.alive() for run in runs) and self.application.is_alive():
-            idle_polls = 0 if self.application.runs_tasks(self._group) else idle_polls + 1
+            busy = any(run.alive() and self.application.runs_tasks(run.name) for run in runs)
+            idle_polls = 0 if busy else idle_polls + 1
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or idle_polls > _IDLE_POLLS_MAX:
                 return
@@ -196,7 +231,7 @@ class SparkLauncher(Launcher):
         try:
             if self.together and not self.application.wait_for_executors(len(run.launches), self._stopping):
                 return
-            for end in self.application.run(self._group, run.launches, self.together):
+            for end in self.application.run(run.name, run.launches, self.together):
                 log.info("supervisor ended task=%d reason=%s", end.task_index, end.reason)
                 if end.failed:
                     run.failure = explain_failure(end.reason, self.application)
@@ -204,7 +239,7 @@ class SparkLauncher(Launcher):
         except Exception as error:  # told by failure(), or by take_ended()
             if not self._stopping.is_set():
                 run.failure = explain_failure(error, self.application)
-                log.warning("spark job of slots failed group=%s error=%s", self._group, run.failure.what)
+                log.warning("spark job of slots failed group=%s error=%s", run.name, run.failure.what)
 
 
 def _join(runs: Sequence[Run], timeout_s: float) -> None:
@@ -216,13 +251,19 @@ def _join(runs: Sequence[Run], timeout_s: float) -> None:
 
 
 class BarrierLauncher(SparkLauncher):
-    """All supervisors are tasks of one barrier stage: they start together and end together."""
+    """The supervisors of a launch are tasks of one barrier stage: they start together and end together.
+
+    A barrier stage does not grow, so supervisors that come later have one of their own."""
 
     mode = "barrier"
     together = True
 
     def launch(self, launches: Sequence[SlotLaunch]) -> None:
-        assert not self.alive(), "a launch is still alive"
+        with self._lock:
+            old = any(run.launches[0].lease != launches[0].lease for run in self._runs.values())
+            if old:
+                assert not self.alive(), "a launch is still alive"
+                self._runs.clear()
         super().launch(launches)
 
     def alive(self) -> bool:

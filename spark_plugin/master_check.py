@@ -5,22 +5,32 @@ Spark itself tries for a minute and more, or its JVM ends and PySpark does not s
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import re
 import socket
-from typing import Mapping, Optional
+import time
+from typing import Mapping, Optional, Sequence
 from urllib.parse import urlsplit
 
+from flinkish.common.notices import notify
 from flinkish.errors import ConnectionLostError, UnsupportedSparkError
 
+log = logging.getLogger(__name__)
+
 ANSWER_TIMEOUT_S = 3.0
+START_TIMEOUT_S = 10.0  # for a master whose machine refuses connections: it may be about to start
+_RETRY_S = 0.2
+_NOTICE_S = 2.0
+_REFUSED = os.strerror(errno.ECONNREFUSED)
 _HADOOP_VARIABLES = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _PROXY_VARIABLES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
 
 
 def check_master_works(master: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Look for what the master needs.  Costs a few milliseconds, or three seconds for each address that
-    stays silent.
+    """Look for what the master needs.  Costs a few milliseconds, three seconds for each address that stays silent,
+    or ten for a master that is not there but may be starting.
 
     Raises:
         UnsupportedSparkError: YARN without its configuration.
@@ -34,12 +44,7 @@ def check_master_works(master: str, environ: Mapping[str, str] = os.environ) -> 
             why=f"neither {' nor '.join(_HADOOP_VARIABLES)} is set, so Spark does not know the cluster",
             do="set HADOOP_CONF_DIR to the folder with core-site.xml and yarn-site.xml of the cluster",
         )
-    failures = []
-    for host, port in master_addresses(master, environ):
-        failure = _failure_to_connect(host, port)
-        if failure is None:
-            return
-        failures.append(f"{host}:{port} ({failure})")
+    failures = _failures_to_connect(master_addresses(master, environ), where)
     if failures:
         standalone = master.startswith("spark:")
         raise ConnectionLostError(
@@ -69,6 +74,25 @@ def master_addresses(master: str, environ: Mapping[str, str]) -> list[tuple[str,
         default = 80 if parts.scheme == "http" else 443
         return [(parts.hostname, parts.port or default)] if parts.hostname else []
     return []
+
+
+def _failures_to_connect(addresses: Sequence[tuple[str, int]], where: str) -> list[str]:
+    """Why each address cannot be reached; empty: one of them answers.  While one refuses, all are tried again."""
+    began_s, told = time.monotonic(), False
+    while True:
+        failures: dict[str, str] = {}
+        for host, port in addresses:
+            failure = _failure_to_connect(host, port)
+            if failure is None:
+                return []
+            failures[f"{host}:{port}"] = failure
+        waited_s = time.monotonic() - began_s
+        if _REFUSED not in failures.values() or waited_s >= START_TIMEOUT_S:
+            return [f"{address} ({failure})" for address, failure in failures.items()]
+        if not told and waited_s >= _NOTICE_S:
+            told = True
+            notify(f"Nobody answers at {', '.join(failures)}: waiting for a moment ({where})", unheard=log.warning)
+        time.sleep(_RETRY_S)
 
 
 def _failure_to_connect(host: str, port: int) -> Optional[str]:

@@ -222,6 +222,7 @@ def _create_context(tasks_needed: int, configuration: Mapping[str, Any]) -> Any:
     # PySpark 4 imports pandas at its first call and warns of pandas 3; nothing here hands it pandas.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
     with _ctrl_c_later():
+        _forget_settings_of_the_last_context(given)
         SparkContext._ensure_initialized(conf=before_start)
     conf = SparkConf()  # what spark-submit, its files and PYSPARK_SUBMIT_ARGS say
     for key, value in given.items():
@@ -240,6 +241,22 @@ def _create_context(tasks_needed: int, configuration: Mapping[str, Any]) -> Any:
     except KeyboardInterrupt:
         _end_jvm()  # it goes on to make the context, which would be in the way of the next
         raise
+
+
+#: Of contexts that this process has made: what the JVM was started with stays in its system properties.
+_given_to_jvm: set[str] = set()
+
+
+def _forget_settings_of_the_last_context(given: Mapping[str, str]) -> None:
+    """A JVM that has carried a context before has that one's settings as defaults: those that are not ``given``
+    now must go."""
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None:
+        for key in sorted(_given_to_jvm - given.keys()):
+            SparkContext._jvm.java.lang.System.clearProperty(key)
+    _given_to_jvm.clear()
+    _given_to_jvm.update(given)
 
 
 @contextlib.contextmanager

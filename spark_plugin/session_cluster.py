@@ -10,6 +10,7 @@ from flinkish.shell.slot_cluster import SlotCluster
 from spark_plugin import session
 from spark_plugin.dataframe_files import drop_dataframes
 from spark_plugin.launch_mode import create_launcher
+from spark_plugin.state_data import register_where_possible
 
 
 class SessionCluster(SlotCluster):
@@ -42,6 +43,7 @@ class SessionCluster(SlotCluster):
             per_task = options.read(self.configuration, options.NUM_TASK_SLOTS)
             spark = session.get_or_create(-(-slots // per_task), self.configuration)
         self.spark = spark
+        register_where_possible(spark)
         self._launcher = create_launcher(spark, slots, self.configuration)
 
     def create_launcher(self) -> Launcher:

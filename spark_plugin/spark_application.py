@@ -53,7 +53,7 @@ class SparkApplication(abc.ABC):
         """Run a Spark task per launch and wait for the end of all.
 
         Args:
-            name: of the launch, for ``cancel``; several runs may share it.
+            name: of this run, for ``cancel``; the name of its launch, or one that begins with it.
             together: as a barrier stage.
         Raises:
             Exception: whatever Spark raises when a task fails for good, or is cancelled.
@@ -73,11 +73,11 @@ class SparkApplication(abc.ABC):
 
     @abc.abstractmethod
     def runs_tasks(self, name: str) -> bool:
-        """Whether tasks of the launch run; True also where Spark does not say."""
+        """Whether tasks of the run run; True also where Spark does not say."""
 
     @abc.abstractmethod
     def cancel(self, name: str) -> None:
-        """Kill the tasks of a launch, those too that wait; does nothing where there is none."""
+        """Kill the tasks of a run, those too that wait; does nothing where there is none."""
 
     @abc.abstractmethod
     def is_alive(self) -> bool:
@@ -85,7 +85,7 @@ class SparkApplication(abc.ABC):
 
     @abc.abstractmethod
     def describe_waiting(self, name: str, tasks: int) -> str:
-        """How many tasks the executors run, and what runs there instead; empty: all of ours run."""
+        """Of a launch: how many tasks the executors run, and what runs there instead; empty: all of ours run."""
 
     @abc.abstractmethod
     def advertised_hosts(self) -> list[str]:

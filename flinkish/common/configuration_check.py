@@ -8,6 +8,7 @@ Keys of the user's own, of Spark and of other parts of Flink are nobody's concer
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import re
 from typing import Any, Mapping
 
@@ -26,6 +27,29 @@ _FLINK_KEYS = {
     "state.backend.rocksdb.checkpoint.restore.threads",
     "state.backend.rocksdb.log.dir",
     "task.cancellation.timers.timeout",
+}
+_CHECKPOINTING = "execution.checkpointing."
+#: Flink's keys for checkpoints that change nothing here, without ``_CHECKPOINTING``, and why.
+_WITHOUT_EFFECT = {
+    "interval-during-backlog": "no source here says that it works off a backlog",
+    "create-subdir": "the checkpoints of a job always lie in a folder with its id",
+    "local-backup.enabled": "state is restored from execution.checkpointing.dir",
+    "local-backup.dirs": "state is restored from execution.checkpointing.dir",
+    "data-inline-threshold": "up to 20 kB of a snapshot travel in the acknowledgement",
+    "write-buffer-size": "snapshots are written in blocks of 128 kB",
+    "checkpoints-after-tasks-finish": "checkpoints always go on",
+    "cleaner.parallel-mode": "files are deleted one after the other, beside everything else",
+    "unaligned.interruptible-timers.enabled": "barriers pass between two records; outputs may be overdrawn meanwhile",
+    "unaligned.max-subtasks-per-channel-state-file": "each subtask has one content, small ones without a file",
+    "unaligned.during-recovery.enabled": "it is always so",
+    "unaligned.recover-output-on-downstream.enabled": "it is always so",
+    "recover-without-channel-state.checkpoint-id": "records in flight are never left out",
+    "file-merging.enabled": "each subtask writes one file an operator, small ones none",
+    "file-merging.across-checkpoint-boundary": "files are not merged",
+    "file-merging.max-file-size": "files are not merged",
+    "file-merging.max-space-amplification": "files are not merged",
+    "file-merging.max-subtasks-per-file": "files are not merged",
+    "file-merging.pool-blocking": "files are not merged",
 }
 _OLDER_KEYS = {key for option in options.ALL_OPTIONS.values() for key in option.older_keys}
 _MASTER = re.compile(
@@ -70,6 +94,15 @@ def look_for_mistakes(settings: Mapping[str, Any]) -> tuple[list[InvalidJobError
             _check_value(key, values[key])
         except InvalidJobError as error:
             errors.append(error)
+    if values.get(options.CHANGELOG_ENABLED.key) and options.read(settings, options.STATE_BACKEND) != "rocksdb":
+        errors.append(
+            ConfigurationError(
+                "could not keep a changelog of the state backend hashmap",
+                where=options.CHANGELOG_ENABLED.key,
+                why="snapshots of hashmap have all of the state; those of rocksdb have what has changed",
+                do=f"set {options.STATE_BACKEND.key} to rocksdb, or leave {options.CHANGELOG_ENABLED.key} out",
+            )
+        )
     return errors, warnings + _unused_warnings(values)
 
 
@@ -79,6 +112,19 @@ def _check_value(key: str, value: Any) -> None:
         raise batch_is_refused()
     if key == options.SPARK_MASTER.key:
         check_master(value, key)
+    if key == options.STATE_BACKEND.key:
+        check_state_backend(value)
+
+
+def check_state_backend(backend: str) -> None:
+    """Refuse one whose package is missing in this process."""
+    if backend == "rocksdb" and importlib.util.find_spec("rocksdict") is None:
+        raise ConfigurationError(
+            'could not use state backend "rocksdb"',
+            where=options.STATE_BACKEND.key,
+            why="the package rocksdict is not installed",
+            do='pip install "flinkish[rocksdb]", here and where the slots run',
+        )
 
 
 def batch_is_refused() -> InvalidJobError:
@@ -118,6 +164,9 @@ def _check_key(key: str) -> list[str]:
         return []
     if any(option.kind == "map" and key.startswith(known + ".") for known, option in options.ALL_OPTIONS.items()):
         return []
+    why = _WITHOUT_EFFECT.get(key.removeprefix(_CHECKPOINTING)) if key.startswith(_CHECKPOINTING) else None
+    if why is not None:
+        return [f'the setting "{key}" has no effect: {why}']
     if not key.startswith(_OWN):
         near = difflib.get_close_matches(key, options.ALL_OPTIONS, 1, _NEAR)
         return [f'the setting "{key}" has no effect; did you mean "{known}"?' for known in near]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Protocol
+from typing import Any, Mapping, Optional, Protocol, Union
 
 from flinkish.common.completable_future import CompletableFuture
 from flinkish.common.job_execution_result import JobExecutionResult
@@ -41,6 +41,9 @@ class JobHandle(Protocol):
 
     def stop(self, drain: bool, directory: Optional[str] = None) -> CompletableFuture[str]:
         """Take a savepoint, then end the job; its location."""
+
+    def rescale(self, parallelism: Union[int, Mapping[str, int]]) -> CompletableFuture[None]:
+        """Go on with another parallelism; done when all tasks run again."""
 
     def metrics(self) -> dict:
         """The newest figures: subtask to metric name to value."""
@@ -129,6 +132,21 @@ class JobClient:
             savepoint_directory: as for `trigger_savepoint`.
         """
         return self._handle.stop(advance_to_end_of_event_time, savepoint_directory)
+
+    def rescale(self, parallelism: Union[int, Mapping[str, int]]) -> CompletableFuture[None]:
+        """Have the job go on with another parallelism: it takes a checkpoint and restarts from it, so no record
+        is lost and none counted twice.  The future is done when all tasks run again; if it fails before they were
+        stopped (too few slots, the checkpoint did not complete) the job has gone on as it was.
+
+        Args:
+            parallelism: for all operators whose parallelism the program does not set itself; or, by uid or name
+            of an operator,
+                for the task that it is in.  At most the max parallelism.
+        Raises:
+            InvalidJobError: (from the future) the job cannot run like that, or does not run.
+            NotEnoughSlotsError: (from the future) the cluster has not so many slots.
+        """
+        return self._handle.rescale(parallelism)
 
     def __repr__(self) -> str:
         return f"JobClient(job_id={self.job_id!r}, status={self.status.name})"

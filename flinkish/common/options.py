@@ -143,6 +143,46 @@ LAUNCH_MODE = _option(
     "slots, and dynamic allocation may be on; slots may then come one after another.",
     choices=("barrier", "independent"),
 )
+FAILOVER_STRATEGY = _option_for_later(
+    "jobmanager.execution.failover-strategy",
+    "string",
+    "full",
+    "What restarts after a failure: all tasks (full), or only those that exchange records with the failed one (region).",
+    choices=("full", "region"),
+)
+SCHEDULER_MODE = _option(
+    "scheduler-mode",
+    "string",
+    None,
+    "reactive: a job uses whatever slots there are, at most its max parallelism, and is rescaled when slots come or go. "
+    "Unset: it has the parallelism that the program says.",
+    choices=("reactive", "REACTIVE"),
+)
+SUBMISSION_STABILIZATION_TIMEOUT = _option(
+    "jobmanager.adaptive-scheduler.submission.resource-stabilization-timeout",
+    "duration",
+    10_000,
+    "With scheduler-mode reactive: how long a job that starts, or restarts, with fewer slots than it had waits for more, "
+    "counted from the last change.",
+    minimum=0,
+    older_keys=("jobmanager.adaptive-scheduler.resource-stabilization-timeout",),
+)
+EXECUTING_STABILIZATION_TIMEOUT = _option(
+    "jobmanager.adaptive-scheduler.executing.resource-stabilization-timeout",
+    "duration",
+    60_000,
+    "With scheduler-mode reactive: how long free slots must have been there, without a change, before a job that runs "
+    "takes them.",
+    minimum=0,
+)
+COOLDOWN_AFTER_RESCALING = _option(
+    "jobmanager.adaptive-scheduler.executing.cooldown-after-rescaling",
+    "duration",
+    30_000,
+    "With scheduler-mode reactive: the shortest time between two rescalings of a job that runs.",
+    minimum=0,
+    older_keys=("jobmanager.adaptive-scheduler.scaling-interval.min",),
+)
 JOB_MANAGER_RPC_ADDRESS = _option(
     "jobmanager.rpc.address",
     "string",
@@ -259,7 +299,8 @@ STATE_BACKEND = _option(
     "state.backend.type",
     "string",
     "hashmap",
-    "Where keyed state lives: hashmap (Python objects); rocksdb is refused until it exists.",
+    "Where keyed state lives: hashmap (Python objects in memory) or rocksdb (on the slot's disk, behind a cache of "
+    "objects; needs the package rocksdict).",
     choices=("hashmap", "rocksdb"),
     older_keys=("state.backend",),
 )
@@ -317,20 +358,26 @@ CHECKPOINTING_UNALIGNED = _option(
     "execution.checkpointing.unaligned.enabled",
     "boolean",
     False,
-    "Let barriers overtake records, so that backpressure does not delay checkpoints. true is refused until it exists.",
+    "Let barriers overtake records, so that backpressure does not delay checkpoints; what they overtake is in the "
+    "checkpoint. Not with AT_LEAST_ONCE, nor with several concurrent checkpoints. Savepoints are always aligned, and so "
+    "are tasks that get records by forward, rescale or broadcast.",
+    older_keys=("execution.checkpointing.unaligned",),
 )
-CHECKPOINTING_FORCE_UNALIGNED = _option_for_later(
+CHECKPOINTING_FORCE_UNALIGNED = _option(
     "execution.checkpointing.unaligned.forced",
     "boolean",
     False,
-    "Unaligned also where a custom partitioner's in-flight records cannot be sorted anew.",
+    "Unaligned also with custom partitioners: they must give the same number for the same key and number of "
+    "partitions, because after a rescale they are asked again about records in flight.",
 )
-CHECKPOINTING_ALIGNED_TIMEOUT = _option_for_later(
+CHECKPOINTING_ALIGNED_TIMEOUT = _option(
     "execution.checkpointing.aligned-checkpoint-timeout",
     "duration",
     0,
-    "Time a barrier waits for alignment before it overtakes. 0: it overtakes at once.",
+    "With unaligned checkpoints: age of a checkpoint at which its barriers begin to overtake; until then they are "
+    "aligned. 0: they overtake at once.",
     minimum=0,
+    older_keys=("execution.checkpointing.alignment-timeout",),
 )
 CHECKPOINT_STORAGE = _option(
     "execution.checkpointing.storage",
@@ -397,23 +444,85 @@ RECOVERY_TIMEOUT = _option(
     "says what it waited for.",
     minimum=1,
 )
-SNAPSHOT_COMPRESSION = _option_for_later(
-    "execution.checkpointing.snapshot-compression", "boolean", False, "Compress snapshots."
+SNAPSHOT_COMPRESSION = _option(
+    "execution.checkpointing.snapshot-compression",
+    "boolean",
+    False,
+    "Compress the keyed state of hashmap in checkpoints, and of both backends in savepoints (zstd). Files of rocksdb "
+    "are compressed by itself.",
 )
-ROCKSDB_INCREMENTAL = _option_for_later(
+ROCKSDB_INCREMENTAL = _option(
     "execution.checkpointing.incremental",
     "boolean",
     True,
-    "Upload only the files that are new since the last checkpoint.",
+    "Checkpoints of rocksdb store only the files that are new since the last one; false: all of the state, in the "
+    "format of savepoints.",
+    older_keys=("state.backend.incremental",),
 )
-ROCKSDB_LOCAL_DIRECTORIES = _option_for_later(
-    "state.backend.rocksdb.localdir", "list", None, "Folders of the slot's disk for RocksDB."
+MANAGED_MEMORY_SIZE = _option(
+    "taskmanager.memory.managed.size",
+    "memory",
+    256 << 20,
+    "Memory of a Spark task's slots for rocksdb: objects, blocks and write buffers. It is not Spark's: leave room for "
+    "it in spark.executor.memoryOverhead.",
+    minimum=1 << 20,
 )
-ROCKSDB_PREDEFINED_OPTIONS = _option_for_later(
+ROCKSDB_MEMORY_FIXED_PER_SLOT = _option(
+    "state.backend.rocksdb.memory.fixed-per-slot",
+    "memory",
+    None,
+    "Memory of one slot for rocksdb. Unset: a slot's part of taskmanager.memory.managed.size.",
+    minimum=1 << 20,
+)
+ROCKSDB_WRITE_BUFFER_RATIO = _option(
+    "state.backend.rocksdb.memory.write-buffer-ratio",
+    "float",
+    0.5,
+    "The most of what rocksdb has for blocks that its write buffers may take.",
+    minimum=0,
+)
+ROCKSDB_OBJECT_CACHE_RATIO = _option(
+    "flinkish.rocksdb.object-cache-ratio",
+    "float",
+    0.5,
+    "Part of a slot's memory for rocksdb that holds Python objects, so that what is used often is not read again.",
+    minimum=0,
+)
+CHANGELOG_ENABLED = _option(
+    "state.changelog.enabled",
+    "boolean",
+    False,
+    "Checkpoints store the changes since the last base, and bases are made between checkpoints. rocksdb always does "
+    "so where checkpoints are incremental; true is refused with hashmap.",
+    older_keys=("state.backend.changelog.enabled",),
+)
+CHANGELOG_MATERIALIZE_INTERVAL = _option(
+    "state.changelog.periodic-materialize.interval",
+    "duration",
+    600_000,
+    "With state.changelog.enabled: the longest time between two bases. -1: only by the bytes that have changed.",
+    minimum=-1,
+    older_keys=("state.backend.changelog.periodic-materialize.interval",),
+)
+ROCKSDB_LOCAL_DIRECTORIES = _option(
+    "state.backend.rocksdb.localdir",
+    "list",
+    None,
+    "Folders on the slot's disks for rocksdb. Unset: the temporary folder.",
+)
+ROCKSDB_COMPACTION_STYLE = _option(
+    "state.backend.rocksdb.compaction.style",
+    "string",
+    "UNIVERSAL",
+    "How rocksdb merges its files. UNIVERSAL writes, and so uploads, half as much as Flink's default LEVEL, and takes "
+    "up to three times the state's size on the disk.",
+    choices=("UNIVERSAL", "LEVEL"),
+)
+ROCKSDB_PREDEFINED_OPTIONS = _option(
     "state.backend.rocksdb.predefined-options",
     "string",
     "DEFAULT",
-    "A set of RocksDB settings for a kind of disk.",
+    "For slow or fast disks: more background threads but with DEFAULT, larger blocks with HIGH_MEM.",
     choices=(
         "DEFAULT",
         "SPINNING_DISK_OPTIMIZED",
@@ -496,6 +605,71 @@ LATENCY_INTERVAL = _option_for_later(
     0,
     "How often sources send latency markers. 0: never.",
     minimum=0,
+)
+
+# ---- high availability --------------------------------------------------------------------------
+
+HIGH_AVAILABILITY_TYPE = _option(
+    "high-availability.type",
+    "string",
+    "NONE",
+    "How one of several drivers that run the same script is made leader, so that another takes over when it is gone: "
+    "filesystem (a lease in high-availability.storageDir) or zookeeper.",
+    choices=("NONE", "filesystem", "zookeeper"),
+    older_keys=("high-availability",),
+)
+HIGH_AVAILABILITY_CLUSTER_ID = _option(
+    "high-availability.cluster-id",
+    "string",
+    "/default",
+    "What the drivers that belong together have in common, and another run of the script has not: a job that has ended "
+    "under it is not run again.",
+)
+HIGH_AVAILABILITY_STORAGE_DIR = _option(
+    "high-availability.storageDir",
+    "string",
+    None,
+    "Folder on a disk or NFS that all drivers share, for leases and for where jobs stand; with filesystem.",
+)
+HIGH_AVAILABILITY_LEASE_DURATION = _option(
+    "high-availability.filesystem.leader-election.lease-duration",
+    "duration",
+    15_000,
+    "How long a lease that is not renewed keeps others away; it is renewed three times in it.",
+    minimum=100,
+)
+HIGH_AVAILABILITY_RETRY_PERIOD = _option(
+    "high-availability.filesystem.leader-election.retry-period",
+    "duration",
+    1_000,
+    "How often a standby looks at the lease.",
+    minimum=10,
+)
+HIGH_AVAILABILITY_ZOOKEEPER_QUORUM = _option(
+    "high-availability.zookeeper.quorum",
+    "string",
+    None,
+    "Servers of ZooKeeper: host:port,host:port.",
+)
+HIGH_AVAILABILITY_ZOOKEEPER_ROOT = _option(
+    "high-availability.zookeeper.path.root",
+    "string",
+    "/flink",
+    "Node under which each cluster-id has its own.",
+)
+HIGH_AVAILABILITY_ZOOKEEPER_SESSION_TIMEOUT = _option(
+    "high-availability.zookeeper.client.session-timeout",
+    "duration",
+    60_000,
+    "How long a driver that is silent stays leader; the servers may allow less or more.",
+    minimum=100,
+)
+HIGH_AVAILABILITY_ZOOKEEPER_CONNECTION_TIMEOUT = _option(
+    "high-availability.zookeeper.client.connection-timeout",
+    "duration",
+    15_000,
+    "How long a driver tries to reach a server at its start.",
+    minimum=1,
 )
 
 # ---- Python -------------------------------------------------------------------------------------

@@ -33,7 +33,12 @@ from flinkish.connectors.spi import (
     SplitEnumeratorContext,
 )
 from flinkish.connectors.split_assignment import NoSplitEnumerator
-from flinkish.datastream.functions import ParallelSourceFunction, RuntimeContext, SourceContext
+from flinkish.datastream.functions import (
+    CheckpointedFunction,
+    ParallelSourceFunction,
+    RuntimeContext,
+    SourceContext,
+)
 from flinkish.errors import InvalidJobError
 
 T = TypeVar("T")
@@ -80,6 +85,13 @@ class FunctionSource(Source[T, SourceSplit]):
                 "could not make a source of the class",
                 why=f"{function.__name__} is a class",
                 do=f"give an object: {function.__name__}()",
+            )
+        if isinstance(function, CheckpointedFunction):
+            raise InvalidJobError(
+                "could not make a source of the function",
+                why=f"{type(function).__name__} is a CheckpointedFunction, and a function with run(ctx) is ahead of what "
+                "the job has taken, so its state fits no checkpoint",
+                do="write a Source (flinkish.connectors.spi): its splits hold the position",
             )
         run = getattr(function, "run", function)
         if not (_takes_arguments(run, None) or _takes_arguments(run)):

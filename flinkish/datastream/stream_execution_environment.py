@@ -266,12 +266,12 @@ class StreamExecutionEnvironment:
         return self._set_all(restart_strategy.settings())
 
     def enable_changelog_state_backend(self, enabled: bool) -> "StreamExecutionEnvironment":
-        if enabled:
-            raise InvalidJobError("could not enable the changelog state backend", why="there is none")
+        """Store changes at each checkpoint, and a base between them; with rocksdb (``state.changelog.enabled``)."""
+        self._configuration.set(options.CHANGELOG_ENABLED, bool(enabled))
         return self
 
     def is_changelog_state_backend_enabled(self) -> bool:
-        return False
+        return self._configuration.get(options.CHANGELOG_ENABLED)
 
     def set_default_savepoint_directory(self, directory: str) -> "StreamExecutionEnvironment":
         check_argument(directory, str, "set_default_savepoint_directory()", "directory")

@@ -17,6 +17,7 @@ from typing import Any, Optional
 
 import cloudpickle
 
+from flinkish.datastream.partitioners import StreamPartitioner
 from flinkish.errors import UnpicklableFunctionError
 from flinkish.graph.job_graph import JobGraph, JobVertex, OperatorChainSpec
 from flinkish.graph.pickling_culprit import find_culprit, is_too_deep
@@ -165,6 +166,11 @@ def pickle_chains(job_graph: JobGraph) -> dict[str, bytes]:
         except Exception as error:  # see _failure
             raise _explain(vertex, error) from error
     return chains
+
+
+def pickle_partitioner(partitioner: StreamPartitioner) -> bytes:
+    """A partitioner on its own, one of a chain that ``pickle_chains`` has accepted."""
+    return _dumps(partitioner)
 
 
 def main_module_classes() -> bytes:

@@ -22,11 +22,13 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Sequence
 
+from flinkish.datastream.partitioners import BroadcastPartitioner
 from flinkish.errors import InternalError, NotEnoughSlotsError
 from flinkish.graph.chain_pickling import main_module_classes, pickle_chains
 from flinkish.graph.job_graph import JobEdge, JobGraph, JobVertex
 from flinkish.messages.deployment import (
     ChannelDescriptor,
+    EdgeDescriptor,
     ExecutionAttemptID,
     InputDescriptor,
     OutputDescriptor,
@@ -247,6 +249,58 @@ def _channels(job_graph: JobGraph) -> dict[int, list[_Channel]]:
     return channels
 
 
+def aligned_vertices(job_graph: JobGraph) -> frozenset[str]:
+    """Vertices on whose inputs barriers never overtake.
+
+    * Those with an edge where a record in flight would belong to one particular subtask (pointwise) or to all of
+      them (broadcast) also after the parallelism has changed.  (Flink's ``StreamGraphGenerator``,
+      ``shouldDisableUnalignedCheckpointing``.)
+    * So that nothing waits in a circle: where one of those has inputs from X and from Z, and Z is before X too, what
+      lies between Z and X.  Else X could have its barrier early and wait to send, because its receiver holds
+      its records until Z's barrier is there, while Z waits for X to take records.
+    """
+    inputs = {vertex.id: {edge.source_vertex_id for edge in vertex.inputs} for vertex in job_graph.vertices}
+    before: dict[str, set[str]] = {}
+    for vertex in job_graph.vertices:  # in topological order
+        before[vertex.id] = inputs[vertex.id].union(*[before[source] for source in inputs[vertex.id]])
+    aligned = {
+        vertex.id
+        for vertex in job_graph.vertices
+        for edge in vertex.inputs
+        if edge.partitioner.pointwise or isinstance(edge.partitioner, BroadcastPartitioner)
+    }
+    waiting = list(aligned)
+    while waiting:
+        sources = inputs[waiting.pop()]
+        between = {
+            vertex
+            for first in sources
+            for last in sources
+            if first in before[last]
+            for vertex in (*before[last], last)
+            if first in before[vertex]
+        }
+        waiting += between - aligned
+        aligned |= between
+    return frozenset(aligned)
+
+
+def _describe_edges(job_graph: JobGraph) -> dict[int, EdgeDescriptor]:
+    aligned = aligned_vertices(job_graph)
+    return {
+        edge.id: EdgeDescriptor(
+            edge.id,
+            edge.source_vertex_id,
+            vertex.id,
+            edge.input_index,
+            edge.partitioner.name,
+            vertex.id not in aligned,
+        )
+        for vertex in job_graph.vertices
+        for edge in vertex.inputs
+    }
+
+
 def build_deployments(
     job_graph: JobGraph, attempt: int, slots: Sequence[str], chains: Mapping[str, bytes]
 ) -> dict[str, tuple[TaskDeploymentDescriptor, ...]]:
@@ -273,6 +327,7 @@ def build_deployments(
             outgoing.setdefault((edge_id, channel.source), []).append(channel)
             incoming.setdefault((edge_id, channel.target), []).append(channel)
 
+    edges = _describe_edges(job_graph)
     deployments: dict[str, list[TaskDeploymentDescriptor]] = {}
     for vertex in job_graph.vertices:
         for index in range(vertex.parallelism):
@@ -284,15 +339,14 @@ def build_deployments(
                 chain=chains[vertex.id],
                 inputs=tuple(
                     InputDescriptor(
-                        edge.id,
-                        edge.input_index,
+                        edges[edge.id],
                         _peers(incoming, edge, index, slots_of[edge.source_vertex_id], "source"),
                     )
                     for edge in vertex.inputs
                 ),
                 outputs=tuple(
                     OutputDescriptor(
-                        edge.id,
+                        edges[edge.id],
                         _peers(outgoing, edge, index, slots_of[edge.target_vertex_id], "target"),
                     )
                     for edge in vertex.outputs

@@ -78,7 +78,8 @@ class JobEdge:
 
 @dataclass
 class JobVertex:
-    """``id`` is the operator id of the chain's head."""
+    """``id`` is the operator id of the chain's head.  ``parallelism_set``: the program sets that of one of its
+    operators, or one of them has no other, so it stays when the job is rescaled as a whole."""
 
     id: str
     name: str
@@ -88,6 +89,7 @@ class JobVertex:
     slot_sharing_group: str
     inputs: list[JobEdge] = field(default_factory=list)
     outputs: list[JobEdge] = field(default_factory=list)
+    parallelism_set: bool = False
 
 
 @dataclass

@@ -102,6 +102,7 @@ def create_job_graph(stream_graph: StreamGraph, job_id: Optional[str] = None) ->
                 slot_sharing_group=head.slot_sharing_group,
                 inputs=[job_edges[edge_ids[id(e)]] for e in head.in_edges],
                 outputs=[job_edges[edge_ids[id(e)]] for e in outputs],
+                parallelism_set=any(node.parallelism_set for node in nodes),
             )
         )
     return JobGraph(

@@ -39,6 +39,7 @@ class StreamNode:
     description: str
     operator: Operator
     parallelism: int
+    parallelism_set: bool  # by the program, or the operator has no other
     max_parallelism: int
     slot_sharing_group: str
     chaining_strategy: ChainingStrategy

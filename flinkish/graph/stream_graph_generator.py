@@ -15,6 +15,7 @@ import re
 from typing import Any, Iterable, Mapping, NamedTuple, Optional, Sequence
 
 from flinkish.common import options
+from flinkish.common.configuration_check import check_state_backend
 from flinkish.datastream.partitioners import (
     CustomPartitioner,
     ForwardPartitioner,
@@ -37,7 +38,7 @@ from flinkish.datastream.transformations import (
     UnionTransformation,
     WindowOperator,
 )
-from flinkish.errors import ConfigurationError, InvalidJobError
+from flinkish.errors import InvalidJobError
 from flinkish.graph.stream_graph import (
     DEFAULT_SLOT_SHARING_GROUP,
     StreamEdge,
@@ -112,7 +113,7 @@ class StreamGraphGenerator:
                 why="the program defines no operators",
                 do="add a source and a sink before execute()",
             )
-        self._check_state_backend()
+        check_state_backend(options.read(self.configuration, options.STATE_BACKEND))
         if not options.read(self.configuration, options.PIPELINE_AUTO_GENERATE_UIDS):
             self._check_uids()
         self._insert_conversions()
@@ -129,16 +130,6 @@ class StreamGraphGenerator:
                     why=f"it has no uid, and {options.PIPELINE_AUTO_GENERATE_UIDS.key} is false",
                     do="call uid(...) on it",
                 )
-
-    def _check_state_backend(self) -> None:
-        backend = options.read(self.configuration, options.STATE_BACKEND)
-        if backend != "hashmap":
-            raise ConfigurationError(
-                f'could not use state backend "{backend}"',
-                where=f'job "{self.job_name}", {options.STATE_BACKEND.key}',
-                why="this version keeps keyed state as Python objects only",
-                do=f"set {options.STATE_BACKEND.key} to hashmap",
-            )
 
     def _translate(self, transformation: Transformation) -> None:
         if isinstance(transformation, UnionTransformation):
@@ -183,6 +174,7 @@ class StreamGraphGenerator:
             description=t.description or name,
             operator=t.operator,
             parallelism=parallelism,
+            parallelism_set=t.parallelism is not None or _fixed_parallelism(t) is not None,
             max_parallelism=max_parallelism,
             slot_sharing_group=self._slot_sharing_group(t, inputs_by_index),
             chaining_strategy=t.chaining_strategy,
@@ -198,11 +190,7 @@ class StreamGraphGenerator:
 
     def _parallelism_of(self, t: PhysicalTransformation) -> int:
         parallelism = t.parallelism
-        fixed = None
-        if isinstance(t.operator, SourceOperator):
-            fixed = getattr(t.operator.source, "fixed_parallelism", None)
-        elif isinstance(t.operator, SinkOperator):
-            fixed = getattr(t.operator.sink, "fixed_parallelism", None)
+        fixed = _fixed_parallelism(t)
         if fixed is not None:
             if parallelism is not None and parallelism != fixed:
                 raise InvalidJobError(
@@ -301,6 +289,7 @@ class StreamGraphGenerator:
             description="ColumnsToRows",
             operator=ColumnsToRowsOperator(),
             parallelism=source.parallelism,
+            parallelism_set=source.parallelism_set,
             max_parallelism=source.max_parallelism,
             slot_sharing_group=source.slot_sharing_group,
             # It always joins its producer (is_chainable), and hands on the wish not to be chained.
@@ -346,6 +335,15 @@ def _check_keys(t: PhysicalTransformation, name: str, key_selectors: tuple) -> N
             why="it keeps state or timers for each key, and its input has no key",
             do="call key_by() before it" + (" on both inputs" if wanted == 2 else ""),
         )
+
+
+def _fixed_parallelism(t: PhysicalTransformation) -> Optional[int]:
+    """The only parallelism that a source or sink can run with."""
+    if isinstance(t.operator, SourceOperator):
+        return getattr(t.operator.source, "fixed_parallelism", None)
+    if isinstance(t.operator, SinkOperator):
+        return getattr(t.operator.sink, "fixed_parallelism", None)
+    return None
 
 
 def _display_name(t: PhysicalTransformation) -> str:

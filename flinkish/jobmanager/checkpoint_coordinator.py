@@ -67,6 +67,7 @@ from flinkish.jobmanager.events import (
     SnapshotCoordinators,
     SnapshotRequested,
     SnapshotResult,
+    StoreJobResult,
     StoreMetadata,
     Story,
     TaskFinished,
@@ -98,7 +99,8 @@ _REQUESTS_MAX = 100
 class CheckpointConfiguration:
     """``directory``: URI under which the job's checkpoints are; ``savepoint_directory``: for savepoints that
     name none.  ``interval_ms`` None: no periodic checkpoints.  ``aligned_timeout_ms``: see CheckpointOptions.
-    ``final_checkpoint``: sinks commit, so tasks at the end of their data wait for a checkpoint."""
+    ``final_checkpoint``: sinks commit, so tasks at the end of their data wait for a checkpoint.
+    ``high_availability``: other drivers stand by, who must know when the job has ended."""
 
     directory: str
     savepoint_directory: Optional[str] = None
@@ -111,6 +113,7 @@ class CheckpointConfiguration:
     unaligned: bool = False
     aligned_timeout_ms: Optional[int] = None
     final_checkpoint: bool = False
+    high_availability: bool = False
 
 
 @dataclass
@@ -685,6 +688,8 @@ class CheckpointCoordinator:
         self.executions.clear()
         self.running.clear()
         effects: list = []
+        if self.configuration.high_availability:
+            effects.append(StoreJobResult(self.job_id, status.name))
         for pending in list(self.pending.values()):
             effects += self._give_up(pending, CheckpointFailureReason.JOB_FAILURE, now_ms)
         effects += self._refuse_all(f"the job is {status.name}")

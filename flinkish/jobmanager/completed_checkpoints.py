@@ -138,7 +138,7 @@ class CompletedCheckpoints:
 
 def discard_private(job_id: str, state: SubtaskState) -> list:
     """The files that only this acknowledgement refers to may go: its checkpoint is gone."""
-    handles: list = [part.content for part in state.in_flight]
+    handles: list = [handle.content for handle in state.in_flight]
     for operator in state.operators.values():
         for keyed in operator.keyed:
             if isinstance(keyed, IncrementalKeyedStateHandle):

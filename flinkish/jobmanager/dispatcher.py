@@ -34,10 +34,13 @@ from flinkish.jobmanager.events import (
     KillSlots,
     ReleaseSlots,
     RequestSlots,
+    RescaleRequested,
+    RescaleResult,
     SendToSlot,
     SlotLost,
     SlotsAllocated,
     SlotSaid,
+    SlotsFree,
     SlotsRefused,
     SlotStandsStill,
     SnapshotRequested,
@@ -88,20 +91,25 @@ class Dispatcher:
             case CancelRequested() | CoordinatorSaid() | CoordinatorFailed():
                 self._to_job(event.job_id, event, now_ms, effects)
             case CheckpointEvent(job_id, SnapshotRequested(request_id)) if job_id not in self.jobs:
-                effects.append(SnapshotResult(request_id, error=self._no_job(job_id)))
-            case CommitterStarted() | Committed() | Aborted() | CheckpointEvent():
+                effects.append(SnapshotResult(request_id, error=self._no_job(job_id, "take a snapshot")))
+            case RescaleRequested(job_id, request_id) if job_id not in self.jobs:
+                effects.append(RescaleResult(request_id, self._no_job(job_id, "rescale")))
+            case CommitterStarted() | Committed() | Aborted() | CheckpointEvent() | RescaleRequested():
                 self._to_job(event.job_id, event, now_ms, effects)
             case Tick():
                 self._run(self.resource_manager.step(event, now_ms), now_ms, effects)
                 for job_id in list(self.jobs):
+                    if self.jobs[job_id].job.reactive is not None:
+                        free = SlotsFree(job_id, self.resource_manager.free_for(job_id))
+                        self._to_job(job_id, free, now_ms, effects)
                     self._to_job(job_id, event, now_ms, effects)
             case _:
                 self._run(self.resource_manager.step(event, now_ms), now_ms, effects)
         return effects
 
-    def _no_job(self, job_id: str) -> InvalidJobError:
+    def _no_job(self, job_id: str, what: str) -> InvalidJobError:
         why = f"the job is {self.archive[job_id].status}" if job_id in self.archive else "there is no such job"
-        return InvalidJobError("could not take a snapshot", where=f"job {job_id}", why=why)
+        return InvalidJobError(f"could not {what}", where=f"job {job_id}", why=why)
 
     def _to_job(self, job_id: str, event, now_ms: int, effects: list) -> None:
         master = self.jobs.get(job_id)

@@ -41,6 +41,13 @@ class Launched:
 
 
 @dataclass(frozen=True)
+class SlotsAdded:
+    """The answer to LaunchMoreSlots: these are to come too, as in Launched, of the launch that lives."""
+
+    supervisors: tuple[tuple[int, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True)
 class LaunchEnded:
     """The launcher has nothing running any more; ``error`` says why when it knows."""
 
@@ -158,6 +165,15 @@ class CheckpointEvent:
 
 
 @dataclass(frozen=True)
+class RescaleRequested:
+    """Somebody wants another parallelism of a job, see ``jobmanager.rescaling``.  Answered once, by RescaleResult."""
+
+    job_id: str
+    request_id: int
+    parallelism: Union[int, Mapping[str, int]]
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed.  ``launch_waiting``: what the launcher says that it waits for.
 
@@ -170,6 +186,7 @@ class Tick:
 
 Event = Union[
     Launched,
+    SlotsAdded,
     LaunchEnded,
     SupervisorEnded,
     SupervisorRegistered,
@@ -185,6 +202,7 @@ Event = Union[
     Committed,
     Aborted,
     CheckpointEvent,
+    RescaleRequested,
     Tick,
 ]
 
@@ -213,6 +231,20 @@ class LaunchSlots:
 @dataclass(frozen=True)
 class LaunchSupervisors:
     """Launch these supervisors of the living launch again; they keep slots and lease."""
+
+    tasks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LaunchMoreSlots:
+    """The launch that lives, and each after it, is to have so many slots more."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class AbandonSupervisors:
+    """Kill what carries these supervisors of the living launch, if it still runs: nothing is heard of them."""
 
     tasks: tuple[int, ...]
 
@@ -281,6 +313,22 @@ class CheckpointEffect:
 
 
 @dataclass(frozen=True)
+class JobRescaled:
+    """From the attempt on that follows, the job is ``job_graph``, a ``graph.job_graph.JobGraph``."""
+
+    job_id: str
+    job_graph: Any
+
+
+@dataclass(frozen=True)
+class RescaleResult:
+    """To who sent the RescaleRequested; ``error`` None: all tasks run with the new parallelism."""
+
+    request_id: int
+    error: Optional[FlinkishError] = None
+
+
+@dataclass(frozen=True)
 class ExecutionChanged:
     """For the log and the web UI."""
 
@@ -318,6 +366,8 @@ Effect = Union[
     CloseConnection,
     LaunchSlots,
     LaunchSupervisors,
+    LaunchMoreSlots,
+    AbandonSupervisors,
     StartCoordinators,
     StopCoordinators,
     DeployToSlot,
@@ -325,6 +375,8 @@ Effect = Union[
     CommitSinks,
     AbortSinks,
     CheckpointEffect,
+    JobRescaled,
+    RescaleResult,
     ExecutionChanged,
     JobStatusChanged,
     Inform,
@@ -337,21 +389,25 @@ Effect = Union[
 @dataclass(frozen=True)
 class RequestSlots:
     """JobMaster to ResourceManager.  ``timeout_ms`` None: the cluster's ``slot.request.timeout``.
-    ``replacement``: for slots that the job has lost; it keeps the others meanwhile."""
+    ``replacement``: for slots that the job has lost; it keeps the others meanwhile.  ``growth``: for a job that
+    has slots and wants more; it keeps them meanwhile, and waits behind all others."""
 
     job_id: str
     job_name: str
     count: int
     timeout_ms: Optional[int] = None
     replacement: bool = False
+    growth: bool = False
 
 
 @dataclass(frozen=True)
 class ReleaseSlots:
-    """JobMaster to ResourceManager: the job needs its slots, or its request, no more."""
+    """JobMaster to ResourceManager: the job needs these slots no more, and no request; ``slot_ids`` None: none of
+    its slots."""
 
     job_id: str
     reason: str
+    slot_ids: Optional[tuple[str, ...]] = None
 
 
 @dataclass(frozen=True)
@@ -394,6 +450,15 @@ class SlotLost:
     job_id: str
     slot_id: str
     error: FlinkishError
+
+
+@dataclass(frozen=True)
+class SlotsFree:
+    """ResourceManager to the JobMaster of a reactive job, at each tick: so many are free, and nobody else waits
+    for them."""
+
+    job_id: str
+    count: int
 
 
 @dataclass(frozen=True)
@@ -570,6 +635,15 @@ class AbortCommittables:
 
 
 @dataclass(frozen=True)
+class StoreJobResult:
+    """To the checkpoint storage's thread: the job has ended for good, so no other driver must run it again.  Before
+    its checkpoints are discarded."""
+
+    job_id: str
+    status: str
+
+
+@dataclass(frozen=True)
 class DiscardCheckpoint:
     """Remove the folder of a checkpoint, or at its end that of the job, with all that is in it, metadata
     first; after a StoreMetadata before this has ended, however it ended."""
@@ -620,7 +694,7 @@ class Story:
         self._entries: deque[tuple[int, Any]] = deque(maxlen=length)
 
     def add(self, now_ms: int, event: Any) -> None:
-        if isinstance(event, (Tick, SupervisorReported)):
+        if isinstance(event, (Tick, SupervisorReported, SlotsFree)):
             return
         if isinstance(event, CheckpointEvent):
             event = event.event

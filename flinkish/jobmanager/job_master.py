@@ -18,15 +18,12 @@ yet, channels connected), tasks started.  So no record meets a peer that is not 
 
 **After a failure** all tasks are cancelled: what they had in flight is lost.  If the error is one that another
 try can mend, and the restart strategy allows it, the job is RESTARTING.  The next attempt is deployed when the
-delay is over, all tasks have ended, what complete checkpoints publish is published, the CheckpointCoordinator
-has said from which one to go on, and each lost slot has been replaced.  Living slots are used again.
-A replacement is asked for at once when a slot is lost.  From the end of the delay until all tasks run, recovery has
-``recovery_timeout_ms``; then the job fails, and says what it waited for.
+delay is over, all tasks have ended, what complete checkpoints publish is published, the CheckpointCoordinator has
+said from which one to go on, and each lost slot has been replaced.  Living slots are used again.  A replacement is
+asked for at once when a slot is lost.  A recovery that takes too long fails the job, and says what it waited for.
 
-The first failure is the attempt's cause.  One exception: when a slot dies, its peers may report the
-broken connection before the loss of the slot is known; such a *consequence* gives way to the
-first failure that is none.  A slot that ends although its tasks run says why (SlotFailed) before they
-become CANCELED; it is killed and replaced, not used again.
+What the attempt's cause is, and how long recovery may take, says ``recovery``.  A slot that ends although its tasks
+run says why (SlotFailed) before they become CANCELED; it is killed and replaced, not used again.
 
 Cancelling is bounded.  User code that still runs is interrupted every ``cancellation_interval_ms``;
 what has not ended after ``cancellation_timeout_ms`` is killed with its slot; after as long again the
@@ -35,12 +32,16 @@ failed or been cancelled.  Those that publish have all the time they need: what 
 Only who cancels meanwhile says that it takes too long; if they have not ended ``cancellation_timeout_ms``
 later, the job fails.
 
+**Rescaling** (``rescaling``): more slots if need be, a checkpoint, then a restart from it without a failure: the
+next attempt is that of the new graph.  Slots that it does not need are given back.
+
 **Events of coordinators** (enumerators) to readers go out in order.  From a coordinator's snapshot on they are
 held until the readers have been told of the checkpoint: then what the snapshot does not have, comes behind the barrier.
 
-Invariants, see ``check``: a job that has ended has only executions that have ended, FINISHED only
-FINISHED ones; FAILED, FAILING and RESTARTING have a cause; sinks are committed and aborted only after the last task;
-a job that waits for its next attempt holds or has asked for all slots it needs; every wait for tasks is bounded.
+Invariants, see ``check``: a job that has ended has only executions that have ended, FINISHED only FINISHED ones;
+FAILED, FAILING and RESTARTING (unless for rescaling) have a cause; sinks are committed and aborted only after the
+last task; a job that waits for its next attempt holds or has asked for all slots it needs; every wait for tasks
+is bounded.
 
 Source: Flink's ``DefaultScheduler``, ``ExecutionFailureHandler``, ``SubtaskGatewayImpl``.
 """
@@ -52,7 +53,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Optional
 
 from flinkish.common.job_status import JobStatus
-from flinkish.errors import ConnectionLostError, ExternalError, FlinkishError, InternalError
+from flinkish.errors import (
+    ConnectionLostError,
+    ExternalError,
+    FlinkishError,
+    InternalError,
+    InvalidJobError,
+)
 from flinkish.graph.execution_graph import (
     ExecutionState,
     ExecutionVertex,
@@ -60,9 +67,10 @@ from flinkish.graph.execution_graph import (
     slots_needed,
 )
 from flinkish.graph.job_graph import JobGraph
-from flinkish.jobmanager.checkpoint_coordinator import CheckpointConfiguration, CheckpointCoordinator
+from flinkish.graph.rescale_job_graph import rescale_job_graph
+from flinkish.jobmanager.cancellation import Cancellation, CancellationStep
+from flinkish.jobmanager.checkpoint_coordinator import CheckpointCoordinator
 from flinkish.jobmanager.checkpoint_plan import checkpointed_vertices
-from flinkish.jobmanager.completed_checkpoints import CheckpointRetention, CompletedCheckpoints
 from flinkish.jobmanager.coordinator_gateway import CoordinatorGateways
 from flinkish.jobmanager.events import (
     Aborted,
@@ -84,20 +92,25 @@ from flinkish.jobmanager.events import (
     Inform,
     InterruptSlots,
     JobEnding,
+    JobRescaled,
     JobStatusChanged,
     KillSlots,
     Recover,
     ReleaseCoordinators,
     ReleaseSlots,
     RequestSlots,
+    RescaleRequested,
+    RescaleResult,
     RestoreFrom,
     SendToAllTasks,
     SendToExecution,
     SendToSlot,
     SlotLost,
     SlotsAllocated,
+    SlotsFree,
     SlotsRefused,
     SlotStandsStill,
+    SnapshotRequested,
     SnapshotResult,
     StartCoordinators,
     StopCoordinators,
@@ -109,14 +122,23 @@ from flinkish.jobmanager.events import (
     ToCoordinator,
     Warn,
 )
-from flinkish.jobmanager.exception_history import ExceptionHistory, RootException
-from flinkish.jobmanager.restart_strategy import NoRestart, RestartStrategy
+from flinkish.jobmanager.job_description import JobDescription
+from flinkish.jobmanager.job_details import describe_job, describe_waiting
+from flinkish.jobmanager.reactive_scaling import largest_that_fits
+from flinkish.jobmanager.recovery import FOR_EVER_MS, NextAttempt, Recovery
+from flinkish.jobmanager.rescaling import (
+    RescalePhase,
+    Rescaling,
+    could_not_rescale,
+)
+from flinkish.jobmanager.restore_decision import decide_restore
 from flinkish.messages.checkpoints import (
     JOB_MANAGER_STORAGE,
     AcknowledgeCheckpoint,
     CompletedCheckpoint,
     DeclineCheckpoint,
     NotifyEndOfData,
+    SnapshotKind,
 )
 from flinkish.messages.control import (
     CancelTasks,
@@ -131,68 +153,12 @@ from flinkish.messages.deployment import ExecutionAttemptID, SlotAddress
 if TYPE_CHECKING:
     import random
 
-_FOR_EVER_MS = 10**15
-_PROGRESS_MS = 10_000  # how often a recovery that takes long says so
+
+_RESCALE_SNAPSHOT = -1  # the request id of the checkpoint that a rescaling takes
 
 
-@dataclass(frozen=True)
-class CheckpointSettings:
-    """What the CheckpointCoordinator of a job begins with.
-
-    ``coordinated``: operators whose coordinators take snapshots.  ``restored``: the checkpoint that the job begins
-    with, which ``owned`` says it may discard; its id is lower than all that this job will use."""
-
-    configuration: CheckpointConfiguration = CheckpointConfiguration(JOB_MANAGER_STORAGE)
-    coordinated: frozenset[str] = frozenset()
-    run_id: str = ""
-    retained_max: int = 1
-    retention: CheckpointRetention = CheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
-    restored: Optional[CompletedCheckpoint] = None
-    owned: bool = False
-    flinkish_version: str = ""
-
-    def create_coordinator(self, job_graph: JobGraph) -> CheckpointCoordinator:
-        completed = CompletedCheckpoints(job_graph.job_id, self.retained_max, self.retention)
-        if self.restored is not None:
-            completed.restore(self.restored, self.owned)
-        return CheckpointCoordinator(
-            job_graph.job_id,
-            job_graph.job_name,
-            self.run_id,
-            checkpointed_vertices(job_graph, self.coordinated),
-            self.configuration,
-            completed,
-            1 if self.restored is None else self.restored.checkpoint_id + 1,
-            self.flinkish_version,
-        )
-
-
-@dataclass(frozen=True)
-class JobDescription:
-    """What the JobMaster needs to know of a job.
-
-    ``operators``: (operator id, vertex id) of those with a coordinator in the driver.
-    ``commits``: a sink may have a committer.
-    ``cancellation_interval_ms`` 0: never interrupt.  ``cancellation_timeout_ms`` 0: wait for ever.
-    ``slot_request_timeout_ms`` None: the cluster's.  ``restart_strategy`` serves this job alone."""
-
-    job_graph: JobGraph
-    operators: tuple[tuple[str, str], ...] = ()
-    commits: bool = False
-    cancellation_interval_ms: int = 1_000
-    cancellation_timeout_ms: int = 10_000
-    slot_request_timeout_ms: Optional[int] = None
-    checkpoints: CheckpointSettings = CheckpointSettings()
-    restart_strategy: RestartStrategy = field(default_factory=NoRestart)
-    recovery_timeout_ms: int = 600_000
-
-    @property
-    def job_id(self) -> str:
-        return self.job_graph.job_id
-
-    @property
-    def job_name(self) -> str:
-        return self.job_graph.job_name
+def _parallelism_of(job_graph: JobGraph) -> list[int]:
+    return [vertex.parallelism for vertex in job_graph.vertices]
 
 
 class Closing(enum.Enum):
@@ -204,27 +170,14 @@ class Closing(enum.Enum):
 
 
 @dataclass
-class NextAttempt:
-    """What it waits for; all of it, then it is deployed."""
-
-    due_ms: int = 0  # the end of the restart strategy's delay
-    tasks_ended: bool = True
-    restore_asked: bool = False
-    restore_known: bool = False
-    checkpoint: Optional[CompletedCheckpoint] = None
-
-
-@dataclass
 class JobMaster:
     """``rng``: for the restart strategy's jitter."""
 
     job: JobDescription
     rng: "Optional[random.Random]" = None
-    attempt: int = 0
+    attempt: int = field(init=False)
     status: JobStatus = JobStatus.CREATED
-    cause: Optional[FlinkishError] = None
-    cause_is_consequence: bool = False
-    next_attempt: Optional[NextAttempt] = None
+    rescaling: Optional[Rescaling] = None
     held: dict[str, SlotAddress] = field(default_factory=dict)  # slots that the job has
     requested: int = 0  # slots asked for
     dying: set[str] = field(default_factory=set)  # slots that have said that they end
@@ -234,31 +187,30 @@ class JobMaster:
     all_run: bool = False  # every task is RUNNING or has FINISHED
     ended_early: list[NotifyEndOfData] = field(default_factory=list)  # said before all tasks ran
     closing: Optional[Closing] = None
-    closing_warn_ms: int = _FOR_EVER_MS  # when it is said that committers take long
-    closing_deadline_ms: int = _FOR_EVER_MS  # when they are not waited for any more
+    closing_warn_ms: int = FOR_EVER_MS  # when it is said that committers take long
+    closing_deadline_ms: int = FOR_EVER_MS  # when they are not waited for any more
     committing: str = ""  # the sink whose committer runs
-    cancel_deadline_ms: Optional[int] = None
-    interrupt_ms: int = _FOR_EVER_MS  # when user code is interrupted next
-    killed: bool = False
-    failed_ms: Optional[int] = None  # when the attempt failed that the job recovers from
-    recovery_deadline_ms: int = _FOR_EVER_MS
-    progress_ms: int = _FOR_EVER_MS  # when it is said how far a recovery is
     executions: dict[tuple[str, int], ExecutionVertex] = field(default_factory=dict)
     held_events: dict[tuple[str, int], list[OperatorEvent]] = field(default_factory=dict)
     gateways: CoordinatorGateways = field(default_factory=CoordinatorGateways)
     status_times_ms: dict[str, int] = field(default_factory=dict)
-    exceptions: ExceptionHistory = field(default_factory=ExceptionHistory)
     story: Story = field(default_factory=Story)
     checkpoints: CheckpointCoordinator = field(init=False)
+    recovery: Recovery = field(init=False)
+    cancellation: Cancellation = field(init=False)
 
     def __post_init__(self) -> None:
-        self.checkpoints = self.job.checkpoints.create_coordinator(self.job.job_graph)
-        self.needed = slots_needed(self.job.job_graph)
+        self.attempt = self.job.first_attempt
+        self.cancellation = Cancellation(self.job.cancellation_interval_ms, self.job.cancellation_timeout_ms)
+        self.recovery = Recovery(self.job.restart_strategy, self.job.recovery_timeout_ms, self.rng)
+        self.job_graph = self.job.job_graph  # as it is now, after rescaling
+        self.checkpoints = self.job.checkpoints.create_coordinator(self.job_graph)
+        self.needed = slots_needed(self.job_graph)
         self._vertex_of = dict(self.job.operators)
         self._place([f"slot {number}" for number in range(self.needed)])
 
     def _place(self, slots: list[str]) -> None:
-        graph = create_execution_graph(self.job.job_graph, self.attempt, slots)
+        graph = create_execution_graph(self.job_graph, self.attempt, slots)
         self.executions = {
             (id_.vertex_id, id_.subtask_index): vertex for id_, vertex in graph.executions().items()
         }
@@ -268,14 +220,14 @@ class JobMaster:
     def start(self, now_ms: int) -> list:
         """The first step: ask for slots."""
         self.status_times_ms[JobStatus.CREATED.name] = now_ms
-        self.next_attempt = NextAttempt(now_ms)
+        self.recovery.next_attempt = NextAttempt(now_ms)
         effects = [
             *self._move(JobStatus.RUNNING, now_ms),
             *self._all_to(ExecutionState.SCHEDULED),
             *self._request_slots(),
         ]
         if self.job.checkpoints.restored is not None:
-            self._recovery_begins(now_ms, now_ms)
+            self.recovery.begin(now_ms, now_ms)
         return effects + self._go_on(now_ms)
 
     def step(self, event, now_ms: int) -> list:
@@ -287,7 +239,7 @@ class JobMaster:
             case SlotsAllocated(_, slots):
                 self.requested -= len(slots)
                 self.held.update((slot.slot_id, slot) for slot in slots)
-                return self._go_on(now_ms)
+                return self._rescaling_goes_on(now_ms) + self._go_on(now_ms)
             case SlotsRefused(_, error):
                 self.requested = 0
                 return self._refused(error, now_ms)
@@ -305,6 +257,10 @@ class JobMaster:
                 return self._checkpoint_event(for_checkpoints, now_ms)
             case CancelRequested():
                 return self._cancel(now_ms)
+            case RescaleRequested():
+                return self._rescale(event, now_ms)
+            case SlotsFree(_, count):
+                return self._slots_free(count, now_ms)
             case CommitterStarted(_, attempt, sink) if attempt == self.attempt:
                 self.committing = sink
                 return []
@@ -315,6 +271,10 @@ class JobMaster:
             case Tick():
                 return self._tick(event, now_ms)
         return []  # of another attempt
+
+    @property
+    def cause(self) -> Optional[FlinkishError]:
+        return self.recovery.cause
 
     @property
     def ended(self) -> bool:
@@ -364,22 +324,27 @@ class JobMaster:
         effects = self._checkpoints(event, now_ms)
         if self.closing is Closing.PUBLISHING and not self._publishes():
             self.closing = None
-            self.closing_deadline_ms = self.closing_warn_ms = _FOR_EVER_MS
+            self.closing_deadline_ms = self.closing_warn_ms = FOR_EVER_MS
             effects += self._end_if_over(now_ms)
         return effects
 
     def _checkpoints(self, event, now_ms: int) -> list:
         """Give the CheckpointCoordinator an event; carry out what it says, or have it carried out."""
         effects: list = []
+        rescale = False
         for effect in self.checkpoints.step(event, now_ms):
             match effect:
+                case SnapshotResult(request_id, _, error) if request_id == _RESCALE_SNAPSHOT:
+                    if error is not None:  # now, for the job may fail with it in the same step
+                        effects += self._give_rescaling_up(error)
+                    rescale = error is None  # when all that its completion means has been carried out
                 case SendToExecution(message):
                     id_ = message.execution
                     execution = self.executions[id_.vertex_id, id_.subtask_index]
                     effects.append(SendToSlot(self.job.job_id, execution.slot_id, message))
                 case SendToAllTasks(message):
                     effects += [
-                        SendToSlot(self.job.job_id, slot_id, message) for slot_id in self._slots_of_unended()
+                        SendToSlot(self.job.job_id, slot_id, message) for slot_id in self.slots_of_unended()
                     ]
                 case ReleaseCoordinators():
                     for held in self.gateways.open():
@@ -394,24 +359,149 @@ class JobMaster:
                     pass  # it was never more than what this core has let go of
                 case _:
                     effects.append(CheckpointEffect(self.job.job_id, effect))
-        return effects
+        return effects + (self._rescale_snapshot_taken(now_ms) if rescale else [])
 
     def _restore_known(self, checkpoint: Optional[CompletedCheckpoint], now_ms: int) -> list:
-        if self.next_attempt is None:
+        waiting = self.recovery.next_attempt
+        if waiting is None:
             return []  # the job has been cancelled, or has failed for good
-        if self.failed_ms is not None and self._all_finished():
+        if self.recovery.began_ms is not None and self._all_finished():
             # It was only the publication that failed, and that is done now.
-            self.next_attempt = self.failed_ms = None
-            self.cause = None
-            self._recovery_ends()
+            self.recovery.next_attempt = self.recovery.began_ms = None
+            self.recovery.forgiven()
+            self.recovery.end()
             return [*self._move(JobStatus.RUNNING, now_ms), *self._end_if_over(now_ms)]
-        self.next_attempt.restore_known, self.next_attempt.checkpoint = True, checkpoint
+        waiting.restore_known, waiting.checkpoint = True, checkpoint
         return self._go_on(now_ms)
+
+    # ---- rescaling ------------------------------------------------------------------------------
+
+    def _rescale(self, request: RescaleRequested, now_ms: int) -> list:
+        why = self._why_not_rescaled()
+        if why:
+            error = could_not_rescale(self.job_graph, why, "ask again when all tasks of the job run")
+            return [RescaleResult(request.request_id, error)]
+        try:
+            job_graph = rescale_job_graph(self.job_graph, request.parallelism)
+        except InvalidJobError as error:
+            return [RescaleResult(request.request_id, error)]
+        if _parallelism_of(job_graph) == _parallelism_of(self.job_graph):
+            return [RescaleResult(request.request_id)]
+        return self._become(Rescaling(request.request_id, job_graph), now_ms)
+
+    def _slots_free(self, count: int, now_ms: int) -> list:
+        """In reactive mode: take what there is, when it has been there for some time."""
+        reactive = self.job.reactive
+        assert reactive is not None
+        reactive.see(len(self.held) + count, now_ms)
+        waiting = self.recovery.next_attempt
+        if waiting is None:
+            if not reactive.may_grow(now_ms) or self._why_not_ready_to_rescale():
+                return []
+            job_graph = largest_that_fits(self.job_graph, reactive.slots)
+            if job_graph is None or slots_needed(job_graph) <= self.needed:
+                return []
+            reactive.rescaled(now_ms)
+            return self._become(Rescaling(None, job_graph), now_ms)
+        misses_slots = waiting.is_ready(now_ms) and len(self.held) < self.needed_next
+        if not misses_slots or self.dying or not reactive.may_begin_with_less(now_ms):
+            return []
+        return self._begin_with_less(reactive.slots, now_ms)
+
+    def _begin_with_less(self, slots: int, now_ms: int) -> list:
+        """Empty: the job cannot run with so few, or cannot go on from its checkpoint like that."""
+        waiting, reactive = self.recovery.next_attempt, self.job.reactive
+        assert waiting is not None and reactive is not None
+        job_graph = largest_that_fits(self.job_graph, slots)
+        if job_graph is None or slots_needed(job_graph) >= self.needed_next:
+            return []
+        if waiting.checkpoint is not None and decide_restore(job_graph, waiting.checkpoint).refusals:
+            return []
+        reactive.rescaled(now_ms)
+        self.rescaling = Rescaling(None, job_graph, RescalePhase.RESTARTING)
+        self.requested = 0
+        withdrawn = ReleaseSlots(self.job.job_id, "the job goes on with fewer slots", ())
+        return [withdrawn, *self._request_slots(), *self._go_on(now_ms)]
+
+    def _become(self, rescaling: Rescaling, now_ms: int) -> list:
+        self.rescaling = rescaling
+        missing = rescaling.needed - len(self.held)
+        if missing <= 0:
+            return self._rescaling_goes_on(now_ms)
+        self.requested = missing
+        timeout_ms = self.job.slot_request_timeout_ms
+        return [RequestSlots(self.job.job_id, self.job.job_name, missing, timeout_ms, growth=True)]
+
+    def _why_not_rescaled(self) -> str:
+        if self.job.reactive is not None:
+            return "its scheduler-mode is reactive: it takes whatever slots there are"
+        return self._why_not_ready_to_rescale()
+
+    def _why_not_ready_to_rescale(self) -> str:
+        if self.rescaling is not None:
+            return "it is being rescaled"
+        if self.status is not JobStatus.RUNNING or not self.all_run or self.closing is not None:
+            return f"not all of its tasks run, it is {self.status.name}"
+        if self.checkpoints.stopping is not None:
+            return "it is being stopped with a savepoint"
+        return ""
+
+    def _rescaling_goes_on(self, now_ms: int) -> list:
+        rescaling = self.rescaling
+        if rescaling is None or rescaling.phase is not RescalePhase.SLOTS or len(self.held) < rescaling.needed:
+            return []
+        rescaling.phase = RescalePhase.CHECKPOINT
+        return self._checkpoints(SnapshotRequested(_RESCALE_SNAPSHOT, SnapshotKind.CHECKPOINT), now_ms)
+
+    def _rescale_snapshot_taken(self, now_ms: int) -> list:
+        rescaling = self.rescaling
+        if rescaling is None or rescaling.phase is not RescalePhase.CHECKPOINT:
+            return []  # given up meanwhile
+        latest = self.checkpoints.completed.latest
+        assert latest is not None
+        refusal = decide_restore(rescaling.job_graph, latest).refusal(ignore_unclaimed=True)
+        if refusal is not None:
+            return self._give_rescaling_up(refusal)
+        rescaling.phase = RescalePhase.RESTARTING
+        self.recovery.plan_rescaling(now_ms)
+        return [
+            *self._move(JobStatus.RESTARTING, now_ms),
+            Inform(f"job is rescaled job={self.job.job_id} checkpoint={latest.checkpoint_id}"),
+            *self._stop_tasks(now_ms),
+        ]
+
+    def _give_rescaling_up(self, error: FlinkishError) -> list:
+        """Before anything has happened to the tasks: the job is as it was."""
+        rescaling, self.rescaling = self.rescaling, None
+        if rescaling is None:
+            return []
+        self.requested = 0
+        return [*self._release_extra_slots("the job is not rescaled"), *rescaling.result(error)]
+
+    def _release_extra_slots(self, reason: str) -> list:
+        """Those that no task of the job has its place in, and the request for more."""
+        used = {slot.slot_id for slot in self.slots}
+        extra = tuple(slot_id for slot_id in self.held if slot_id not in used)
+        for slot_id in extra:
+            del self.held[slot_id]
+        return [ReleaseSlots(self.job.job_id, reason, extra)]
+
+    def _rescaled(self) -> list:
+        """The next attempt is that of the new graph."""
+        assert self.rescaling is not None
+        self.job_graph, self.needed = self.rescaling.job_graph, self.rescaling.needed
+        self.checkpoints.vertices = checkpointed_vertices(self.job_graph, self.job.checkpoints.coordinated)
+        return [JobRescaled(self.job.job_id, self.job_graph)]
 
     # ---- the good way ---------------------------------------------------------------------------
 
+    @property
+    def needed_next(self) -> int:
+        """Slots of the next attempt."""
+        return self.needed if self.rescaling is None else self.rescaling.needed
+
     def _request_slots(self) -> list:
-        missing = self.needed - len(self.held) - self.requested
+        missing = self.needed_next - len(self.held) - self.requested
         if missing <= 0:
             return []
         self.requested += missing
@@ -421,13 +511,13 @@ class JobMaster:
                 self.job.job_name,
                 missing,
                 self.job.slot_request_timeout_ms,
-                replacement=self.failed_ms is not None,
+                replacement=self.recovery.began_ms is not None,
             )
         ]
 
     def _go_on(self, now_ms: int) -> list:
         """Deploy the next attempt when nothing is missing; else ask for what can be asked for."""
-        waiting = self.next_attempt
+        waiting = self.recovery.next_attempt
         if waiting is None or not waiting.tasks_ended or self.closing:
             return []
         if not waiting.restore_asked:
@@ -435,7 +525,7 @@ class JobMaster:
                 return []  # publication is tried again when the delay is over
             waiting.restore_asked = True
             return self._checkpoints(Recover(), now_ms)
-        if not waiting.restore_known or now_ms < waiting.due_ms or len(self.held) < self.needed or self.dying:
+        if not waiting.is_ready(now_ms) or len(self.held) < self.needed_next or self.dying:
             return []
         return self._deploy(waiting.checkpoint, now_ms)
 
@@ -443,17 +533,21 @@ class JobMaster:
         effects: list = []
         if self.status is JobStatus.RESTARTING:
             self.attempt += 1
-            self.cause = None
+            self.recovery.forgiven()
             effects += self._move(JobStatus.RUNNING, now_ms)
-        self.next_attempt = None
+        self.recovery.next_attempt = None
+        if self.rescaling is not None and self.job_graph is not self.rescaling.job_graph:
+            effects += self._rescaled()
         self.slots = slots = self._slots_in_order()
-        self.deployed, self.started, self.all_run, self.killed = set(), False, False, False
+        if len(self.held) > len(slots):
+            effects += self._release_extra_slots("the job needs fewer slots")
+        self.deployed, self.started, self.all_run = set(), False, False
         self.held_events, self.ended_early = {}, []
         self.gateways = CoordinatorGateways()
         self._place([slot.slot_id for slot in slots])
         self._all_to(ExecutionState.SCHEDULED)  # as they were, before they had a place
         job_id, attempt = self.job.job_id, self.attempt
-        if self.failed_ms is not None:
+        if self.recovery.began_ms is not None:
             origin = "from its beginning" if checkpoint is None else f"from {checkpoint.location}"
             effects.append(Inform(f"job goes on {origin} job={job_id} attempt={attempt}"))
         return [
@@ -465,12 +559,10 @@ class JobMaster:
 
     def _slots_in_order(self) -> tuple[SlotAddress, ...]:
         """Each subtask where it was, if that slot is still held: its files may be there."""
-        order = [slot.slot_id for slot in self.slots if slot.slot_id in self.held]
-        new = [slot_id for slot_id in self.held if slot_id not in order]
-        placed = [
-            slot.slot_id if slot.slot_id in self.held else new.pop(0) for slot in self.slots[: self.needed]
-        ]
-        return tuple(self.held[slot_id] for slot_id in (*placed, *new)[: self.needed])
+        places = [slot.slot_id if slot.slot_id in self.held else "" for slot in self.slots[: self.needed]]
+        others = [slot_id for slot_id in self.held if slot_id not in places]
+        placed = [slot_id or others.pop(0) for slot_id in places]
+        return tuple(self.held[slot_id] for slot_id in (*placed, *others)[: self.needed])
 
     def _tasks_deployed(self, slot_id: str) -> list:
         if self.status is not JobStatus.RUNNING or self.started:
@@ -532,13 +624,16 @@ class JobMaster:
             return []
         self.all_run = True
         effects: list = []
-        if self.failed_ms is not None:
-            duration_ms = now_ms - self.failed_ms
+        if self.recovery.began_ms is not None:
+            duration_ms = now_ms - self.recovery.began_ms
             effects.append(
                 Inform(f"job recovered job={self.job.job_id} attempt={self.attempt} duration_ms={duration_ms}")
             )
-        self.failed_ms = None
-        self._recovery_ends()
+        self.recovery.began_ms = None
+        self.recovery.end()
+        if self.rescaling is not None:
+            effects += self.rescaling.result()
+            self.rescaling = None
         ids = tuple(other.execution for other in self.executions.values())
         finished = frozenset(
             other.execution for other in self.executions.values() if other.state is ExecutionState.FINISHED
@@ -558,7 +653,7 @@ class JobMaster:
         """All tasks have ended: publish or remove what the sinks have prepared, then end, or go on."""
         if self.closing or not all(execution.state.is_terminal for execution in self.executions.values()):
             return []
-        self.cancel_deadline_ms = None
+        self.cancellation.end()
         if self.status is JobStatus.RESTARTING:
             return self._attempt_over(now_ms)
         if self.status not in (JobStatus.RUNNING, JobStatus.FAILING, JobStatus.CANCELLING):
@@ -567,13 +662,13 @@ class JobMaster:
         if self._publishes():
             self.closing = Closing.PUBLISHING
             if well:
-                self.closing_warn_ms = self._cancellation_deadline(now_ms)
+                self.closing_warn_ms = self.cancellation.bound(now_ms)
             else:
-                self.closing_deadline_ms = self._cancellation_deadline(now_ms)
+                self.closing_deadline_ms = self.cancellation.bound(now_ms)
             return []
         if well and self.job.commits:
             self.closing = Closing.COMMITTING
-            self.closing_warn_ms = self._cancellation_deadline(now_ms)
+            self.closing_warn_ms = self.cancellation.bound(now_ms)
             prepared = self.checkpoints.committables.take_prepared()
             return [CommitSinks(self.job.job_id, self.attempt, prepared)]
         if well:
@@ -588,7 +683,7 @@ class JobMaster:
         return self.checkpoints.committables.committing or (well and self.checkpoints.is_storing)
 
     def _attempt_over(self, now_ms: int) -> list:
-        waiting = self.next_attempt
+        waiting = self.recovery.next_attempt
         assert waiting is not None
         if waiting.tasks_ended:
             return self._go_on(now_ms)
@@ -599,18 +694,15 @@ class JobMaster:
 
     def _abort_sinks(self, now_ms: int) -> list:
         self.closing = Closing.ABORTING
-        self.closing_deadline_ms = self._cancellation_deadline(now_ms)
+        self.closing_deadline_ms = self.cancellation.bound(now_ms)
         kept = self.checkpoints.committables.kept()
         return [AbortSinks(self.job.job_id, self.attempt, kept)]
 
     def _aborted(self, now_ms: int) -> list:
-        self.closing, self.closing_deadline_ms = None, _FOR_EVER_MS
+        self.closing, self.closing_deadline_ms = None, FOR_EVER_MS
         if self.status is JobStatus.RESTARTING:
             return self._go_on(now_ms)
         return self._end_unwell(now_ms)
-
-    def _cancellation_deadline(self, now_ms: int) -> int:
-        return now_ms + (self.job.cancellation_timeout_ms or _FOR_EVER_MS)
 
     def _committed(self, error: Optional[FlinkishError], now_ms: int) -> list:
         """A job without checkpoints does not restart from here: it would publish everything again."""
@@ -619,8 +711,7 @@ class JobMaster:
         self.closing = None
         if error is None:
             return self._end(JobStatus.FINISHED, now_ms)
-        self.cause = error
-        self._remember(error, now_ms, None)
+        self.recovery.failed(error, now_ms, self.attempt)
         return [*self._move(JobStatus.FAILING, now_ms), *self._end(JobStatus.FAILED, now_ms)]
 
     def _end_unwell(self, now_ms: int) -> list:
@@ -630,9 +721,15 @@ class JobMaster:
     def _end(self, status: JobStatus, now_ms: int) -> list:
         if self.cause is not None:
             self.cause.fields.setdefault("story", self.story.lines())
-        self.next_attempt = None
+        self.recovery.next_attempt = None
         self.held.clear()
+        effects: list = []
+        if self.rescaling is not None:
+            error = could_not_rescale(self.job_graph, f"the job is {status.name}")
+            effects += self.rescaling.result(error)
+            self.rescaling = None
         return [
+            *effects,
             *self._checkpoints(JobEnding(status.name), now_ms),
             *self._move(status, now_ms),
             ReleaseSlots(self.job.job_id, f"job {self.job.job_id} is {status.name}"),
@@ -647,23 +744,22 @@ class JobMaster:
         if self.status is JobStatus.RESTARTING:
             return self._fail_again(error, now_ms, consequence, task)
         if self.status is JobStatus.FAILING:
-            self._improve_cause(error, consequence, task)
+            self.recovery.improve_cause(error, consequence, task)
             return self._end_if_over(now_ms)
         if self.status is not JobStatus.RUNNING or self.closing in (Closing.COMMITTING, Closing.ABORTING):
             return self._end_if_over(now_ms)
         if self.closing is Closing.PUBLISHING:
             self.closing = None
-            self.closing_deadline_ms = self.closing_warn_ms = _FOR_EVER_MS
-        self.cause, self.cause_is_consequence = error, consequence
-        self._remember(error, now_ms, task)
-        if not self._may_restart(error, now_ms):
-            return self._fail_for_good(now_ms)
-        delay_ms = self.job.restart_strategy.delay_ms(now_ms)
-        self.next_attempt = NextAttempt(now_ms + delay_ms, tasks_ended=False)
-        if self.failed_ms is None:
-            self.failed_ms = now_ms
-        self._recovery_begins(now_ms, now_ms + delay_ms)
+            self.closing_deadline_ms = self.closing_warn_ms = FOR_EVER_MS
+        self.recovery.failed(error, now_ms, self.attempt, task, consequence)
+        effects: list = []
+        if self.rescaling is not None and self.rescaling.phase is not RescalePhase.RESTARTING:
+            effects = self._give_rescaling_up(could_not_rescale(self.job_graph, f"the job failed: {error.what}"))
+        if not self.recovery.may_restart(now_ms):
+            return effects + self._fail_for_good(now_ms)
+        delay_ms = self.recovery.plan_restart(now_ms)
         return [
+            *effects,
             *self._move(JobStatus.RESTARTING, now_ms),
             self._restart_warning(error, delay_ms),
             *self._stop_tasks(now_ms),
@@ -690,43 +786,18 @@ class JobMaster:
         self, error: FlinkishError, now_ms: int, consequence: bool, task: Optional[str]
     ) -> list:
         """While the job restarts."""
-        waiting = self.next_attempt
+        waiting = self.recovery.next_attempt
         assert waiting is not None
         if not waiting.tasks_ended:  # it belongs to the failure that has stopped the tasks
-            improved = self._improve_cause(error, consequence, task)
+            improved = self.recovery.improve_cause(error, consequence, task)
             if improved and not error.retryable:
                 return self._fail_for_good(now_ms)
             return self._end_if_over(now_ms)
-        self.cause, self.cause_is_consequence = error, consequence
-        self._remember(error, now_ms, task)
-        if not self._may_restart(error, now_ms):
+        self.recovery.failed(error, now_ms, self.attempt, task, consequence)
+        if not self.recovery.may_restart(now_ms):
             return self._fail_for_good(now_ms)
-        delay_ms = self.job.restart_strategy.delay_ms(now_ms)
-        waiting.due_ms = now_ms + delay_ms
-        waiting.restore_asked = waiting.restore_known = False
-        self._recovery_begins(now_ms, waiting.due_ms)
+        delay_ms = self.recovery.plan_another_restart(now_ms)
         return [self._restart_warning(error, delay_ms)]
-
-    def _improve_cause(self, error: FlinkishError, consequence: bool, task: Optional[str]) -> bool:
-        if not self.cause_is_consequence or consequence:
-            return False
-        self.cause, self.cause_is_consequence = error, False
-        self.exceptions.replace_last(error, task)
-        return True
-
-    def _remember(self, error: FlinkishError, now_ms: int, task: Optional[str]) -> None:
-        self.exceptions.add(RootException(now_ms, self.attempt, error, task))
-
-    def _may_restart(self, error: FlinkishError, now_ms: int) -> bool:
-        strategy = self.job.restart_strategy
-        if not error.retryable or isinstance(strategy, NoRestart):
-            return False
-        assert self.rng is not None, "a job that may restart needs a generator for the jitter"
-        strategy.failed(now_ms, self.rng)
-        if strategy.can_restart(now_ms):
-            return True
-        error.fields.setdefault("not_restarted", strategy.describe())
-        return False
 
     def _restart_warning(self, error: FlinkishError, delay_ms: int) -> Warn:
         return Warn(
@@ -735,26 +806,31 @@ class JobMaster:
         )
 
     def _refused(self, error: FlinkishError, now_ms: int) -> list:
-        """There are no slots: that ends the job, whatever the restart strategy says."""
+        """There are no slots: that ends the job, whatever the restart strategy says, unless it takes what there is."""
+        if self.rescaling is not None and self.rescaling.phase is RescalePhase.SLOTS:
+            return self._give_rescaling_up(error)
+        waiting = self.recovery.next_attempt
+        if self.job.reactive is not None and waiting is not None and waiting.is_ready(now_ms):
+            effects = self._begin_with_less(len(self.held) + error.fields.get("available", 0), now_ms)
+            if effects:
+                return effects
         if self.status is JobStatus.RESTARTING:
             return self._give_recovery_up(error, now_ms)
-        if self.status is JobStatus.RUNNING and self.next_attempt is not None:
-            self.cause, self.cause_is_consequence = error, False
-            self._remember(error, now_ms, None)
+        if self.status is JobStatus.RUNNING and self.recovery.next_attempt is not None:
+            self.recovery.failed(error, now_ms, self.attempt)
             return self._fail_for_good(now_ms)
         return self._end_if_over(now_ms)
 
     def _give_recovery_up(self, error: FlinkishError, now_ms: int) -> list:
-        assert self.cause is not None
-        error.fields.setdefault("restarted_because", f"{self.cause.what}: {self.cause.why}")
-        error.where = ", ".join(filter(None, (error.where, f"while it restarted because {self.cause.what}")))
-        self.cause, self.cause_is_consequence = error, False
-        self._remember(error, now_ms, None)
+        if self.cause is not None:  # it is not only being rescaled
+            error.fields.setdefault("restarted_because", f"{self.cause.what}: {self.cause.why}")
+            error.where = ", ".join(filter(None, (error.where, f"while it restarted because {self.cause.what}")))
+        self.recovery.failed(error, now_ms, self.attempt)
         return self._fail_for_good(now_ms)
 
     def _fail_for_good(self, now_ms: int) -> list:
-        self.next_attempt = None
-        self._recovery_ends()
+        self.recovery.next_attempt = None
+        self.recovery.end()
         restarting = self.status is JobStatus.RESTARTING
         moved = self._move(JobStatus.FAILING, now_ms)
         if not restarting:
@@ -763,31 +839,31 @@ class JobMaster:
 
     def _cancel(self, now_ms: int) -> list:
         if self.closing in (Closing.COMMITTING, Closing.PUBLISHING):  # what is being published is published
-            self.closing_deadline_ms = min(self.closing_deadline_ms, self._cancellation_deadline(now_ms))
-            self.closing_warn_ms = _FOR_EVER_MS  # it advises to cancel
+            self.closing_deadline_ms = min(self.closing_deadline_ms, self.cancellation.bound(now_ms))
+            self.closing_warn_ms = FOR_EVER_MS  # it advises to cancel
             return []
         if self.status is JobStatus.RESTARTING:
-            self.cause = self.next_attempt = None
-            self._recovery_ends()
+            self.recovery.next_attempt = None
+            self.recovery.forgiven()
+            self.recovery.end()
             return [*self._move(JobStatus.CANCELLING, now_ms), *self._cancel_executions(now_ms)]
         if self.status is not JobStatus.RUNNING:
             return []  # what fails goes on failing
-        self.next_attempt = None
-        self._recovery_ends()
+        self.recovery.next_attempt = None
+        self.recovery.end()
         return [*self._move(JobStatus.CANCELLING, now_ms), *self._stop_tasks(now_ms)]
 
     def _cancel_executions(self, now_ms: int) -> list:
         effects: list = []
         if not self.slots:  # nobody has heard of these tasks yet
             effects += self._all_to(ExecutionState.CANCELED)
-        slots = self._slots_of_unended()
-        if slots and self.cancel_deadline_ms is None:
+        slots = self.slots_of_unended()
+        if slots and not self.cancellation.is_running:
             effects += self._all_to(ExecutionState.CANCELING)
             for slot_id in slots:
                 cancel = CancelTasks(self.job.job_id, self.attempt)
                 effects.append(SendToSlot(self.job.job_id, slot_id, cancel))
-            self.cancel_deadline_ms = self._cancellation_deadline(now_ms)
-            self.interrupt_ms = now_ms + (self.job.cancellation_interval_ms or _FOR_EVER_MS)
+            self.cancellation.begin(now_ms)
         return effects + self._end_if_over(now_ms)
 
     def _slot_failed(self, slot_id: str, message: SlotFailed, now_ms: int) -> list:
@@ -813,7 +889,9 @@ class JobMaster:
             if not execution.state.is_terminal and execution.slot_id == slot_id
         ]
         if not lost:
-            if self.next_attempt is None:
+            if self.rescaling is not None and self.rescaling.phase is not RescalePhase.RESTARTING:
+                return self._give_rescaling_up(error)
+            if self.recovery.next_attempt is None:
                 return []  # all that it ran has finished and handed over its output
             return self._request_slots() + self._go_on(now_ms)
         # Also those that had finished: what they did to the process may be why it has ended.
@@ -859,7 +937,7 @@ class JobMaster:
             return effects
         if self.closing is not None:
             return effects + self._tick_closing(late_ms, now_ms)
-        if self.cancel_deadline_ms is not None:
+        if self.cancellation.is_running:
             return effects + self._tick_cancelling(late_ms, now_ms)
         return effects + self._go_on(now_ms)
 
@@ -884,33 +962,27 @@ class JobMaster:
                 return self._publication_given_up(error, now_ms)
             return self._committed(error, now_ms)
         if now_ms >= self.closing_warn_ms:
-            self.closing_warn_ms = _FOR_EVER_MS
+            self.closing_warn_ms = FOR_EVER_MS
             return [Warn(f"a committer takes long, cancel the job to give it up job={job_id} sink={sink!r}")]
         return []
 
     def _publication_given_up(self, error: ExternalError, now_ms: int) -> list:
         """The checkpoint whose publication is not known to be done stays, so that it can be repeated."""
-        self.closing, self.closing_deadline_ms = None, _FOR_EVER_MS
+        self.closing, self.closing_deadline_ms = None, FOR_EVER_MS
         effects: list = [Warn(f"gave up waiting for a committer job={self.job.job_id} sink={self.committing!r}")]
         if self.status is JobStatus.RUNNING:
-            self.cause = error
-            self._remember(error, now_ms, None)
+            self.recovery.failed(error, now_ms, self.attempt)
             effects += self._move(JobStatus.FAILING, now_ms)
         return effects + self._end_unwell(now_ms)
 
     def _tick_cancelling(self, late_ms: int, now_ms: int) -> list:
-        assert self.cancel_deadline_ms is not None
-        self.cancel_deadline_ms += late_ms
-        self.interrupt_ms += late_ms
-        slots = self._slots_of_unended()
-        if now_ms < self.cancel_deadline_ms:
-            if now_ms < self.interrupt_ms:
-                return []
-            self.interrupt_ms = now_ms + self.job.cancellation_interval_ms
+        due = self.cancellation.tick(late_ms, now_ms)
+        if due is None:
+            return []
+        slots = self.slots_of_unended()
+        if due is CancellationStep.INTERRUPT:
             return [InterruptSlots(self.job.job_id, slots)]
-        if not self.killed:
-            self.killed = True
-            self.cancel_deadline_ms = now_ms + self.job.cancellation_timeout_ms
+        if due is CancellationStep.KILL:
             reason = (
                 f"job {self.job.job_id}: not cancelled within "
                 f"{self.job.cancellation_timeout_ms} ms (task.cancellation.timeout)"
@@ -924,64 +996,30 @@ class JobMaster:
             effects += self._fail_for_good(now_ms)
         return [*effects, *self._all_to(ExecutionState.CANCELED), *self._end_if_over(now_ms)]
 
-    def _recovery_begins(self, now_ms: int, due_ms: int) -> None:
-        self.recovery_deadline_ms = due_ms + self.job.recovery_timeout_ms
-        self.progress_ms = max(now_ms, due_ms) + _PROGRESS_MS
-
-    def _recovery_ends(self) -> None:
-        self.recovery_deadline_ms = self.progress_ms = _FOR_EVER_MS
-
     def _tick_recovery(self, late_ms: int, now_ms: int) -> list:
         """A recovery that takes long says what it waits for, and one that takes too long ends the job."""
-        self.recovery_deadline_ms += late_ms
-        if now_ms >= self.recovery_deadline_ms:
-            self._recovery_ends()
+        self.recovery.forgive(late_ms)
+        if self.recovery.is_too_late(now_ms):
+            self.recovery.end()
             error = ExternalError(
                 f'job "{self.job.job_name}" did not recover',
                 where=self._where(),
                 why=f"it took more than {self.job.recovery_timeout_ms} ms (flinkish.recovery.timeout); "
-                f"it waits for {self._waits_for(now_ms)}",
+                f"it waits for {describe_waiting(self, now_ms)}",
                 do="look at the log of the executors and at the checkpoint storage, or raise that setting",
             )
             if self.status is JobStatus.RESTARTING:
                 return self._give_recovery_up(error, now_ms)
-            self.cause, self.cause_is_consequence = error, False
-            self._remember(error, now_ms, None)
+            self.recovery.failed(error, now_ms, self.attempt)
             return self._fail_for_good(now_ms)
-        if now_ms < self.progress_ms:
+        if not self.recovery.take_progress(now_ms):
             return []
-        self.progress_ms = now_ms + _PROGRESS_MS
-        since_ms = now_ms - (self.failed_ms or self.status_times_ms[JobStatus.CREATED.name])
-        return [Warn(f"job recovers job={self.job.job_id} since_ms={since_ms} waits_for={self._waits_for(now_ms)!r}")]
-
-    def _waits_for(self, now_ms: int) -> str:
-        """What the next attempt waits for, in one line."""
-        waiting = self.next_attempt
-        if waiting is None:
-            missing = [e for e in self.executions.values() if e.state is not ExecutionState.RUNNING]
-            names = ", ".join(f"{e.name_with_subtask} is {e.state.name}" for e in missing[:3])
-            return f"{len(missing)} tasks to run: {names}"
-        parts: list[str] = []
-        if not waiting.tasks_ended:
-            parts.append(f"tasks to end in slots {', '.join(self._slots_of_unended())}")
-        elif self.closing:
-            parts.append(f'the committer of sink "{self.committing}" to abort')
-        elif not waiting.restore_known:
-            unpublished = len(self.checkpoints.committables.commits)
-            parts.append(
-                f"{unpublished} checkpoints to be published" if unpublished else "a checkpoint to be stored"
-            )
-        if len(self.held) < self.needed:
-            parts.append(f"{self.needed - len(self.held)} of {self.needed} slots")
-        if self.dying:
-            parts.append(f"slots {', '.join(sorted(self.dying))} to end")
-        if now_ms < waiting.due_ms:
-            parts.append(f"the restart strategy's delay, {waiting.due_ms - now_ms} ms")
-        return ", ".join(parts)
+        since_ms = now_ms - (self.recovery.began_ms or self.status_times_ms[JobStatus.CREATED.name])
+        return [Warn(f"job recovers job={self.job.job_id} since_ms={since_ms} waits_for={describe_waiting(self, now_ms)!r}")]
 
     # ---- helpers --------------------------------------------------------------------------------
 
-    def _slots_of_unended(self) -> tuple[str, ...]:
+    def slots_of_unended(self) -> tuple[str, ...]:
         unended = {e.slot_id for e in self.executions.values() if not e.state.is_terminal}
         return tuple(slot.slot_id for slot in self.slots if slot.slot_id in unended)
 
@@ -1007,58 +1045,36 @@ class JobMaster:
 
     def describe(self) -> dict:
         """For the REST API: plain data."""
-        counts: dict[str, int] = {}
-        for execution in self.executions.values():
-            counts[execution.state.name] = counts.get(execution.state.name, 0) + 1
-        return {
-            "jid": self.job.job_id,
-            "name": self.job.job_name,
-            "state": self.status.name,
-            "attempt": self.attempt,
-            "timestamps": dict(self.status_times_ms),
-            "status-counts": counts,
-            "slots": [slot.slot_id for slot in self.slots],
-            "tasks": [
-                {
-                    "id": str(execution.execution),
-                    "vertex": execution.execution.vertex_id,
-                    "subtask": execution.execution.subtask_index,
-                    "name": execution.task_name,
-                    "state": execution.state.name,
-                    "slot": execution.slot_id if self.slots else None,
-                }
-                for execution in self.executions.values()
-            ],
-            "checkpoints": self.checkpoints.describe(),
-            "restarts": self.attempt,
-            "exceptions": self.exceptions.describe(),
-        }
+        return describe_job(self)
 
     def check(self) -> None:
         """Assert what holds between any two steps."""
         self.checkpoints.check()
         self.gateways.check()
+        self.recovery.check()
         states = [execution.state for execution in self.executions.values()]
         all_ended = all(state.is_terminal for state in states)
         if self.ended:
             assert all_ended, "a job ends after its tasks"
-            assert self.closing is None and self.cancel_deadline_ms is None and self.checkpoints.ended
+            assert self.closing is None and not self.cancellation.is_running and self.checkpoints.ended
         if self.status is JobStatus.FINISHED or self.closing is Closing.COMMITTING:
             assert all(state is ExecutionState.FINISHED for state in states)
             assert not self.checkpoints.has_unpublished
         if self.closing is not None:
             assert all_ended, "sinks are committed and aborted after the last task"
         failed = self.status in (JobStatus.FAILING, JobStatus.FAILED, JobStatus.RESTARTING)
-        assert (self.cause is not None) == failed, "a cause belongs to a failure"
+        rescales = self.rescaling is not None and self.status is JobStatus.RESTARTING
+        assert (self.cause is not None) == failed or rescales, "a cause belongs to a failure"
+        assert self.rescaling is None or not self.ended
         assert self.deployed <= {slot.slot_id for slot in self.slots}
         assert not self.started or len(self.deployed) == len(self.slots)
         waits = (
             self.status in (JobStatus.FAILING, JobStatus.CANCELLING, JobStatus.RESTARTING) and not all_ended
         )
-        assert (self.cancel_deadline_ms is not None) == waits, "every wait for tasks is bounded"
-        assert (self.next_attempt is not None) >= (self.status is JobStatus.RESTARTING)
-        if self.next_attempt is not None:
-            assert len(self.held) + self.requested >= self.needed, "a slot is missing, and nobody asks for it"
-            assert self.status is JobStatus.RUNNING or self.recovery_deadline_ms < _FOR_EVER_MS
-            if self.next_attempt.tasks_ended and self.status is JobStatus.RESTARTING:
+        assert self.cancellation.is_running == waits, "every wait for tasks is bounded"
+        assert (self.recovery.next_attempt is not None) >= (self.status is JobStatus.RESTARTING)
+        if self.recovery.next_attempt is not None:
+            assert len(self.held) + self.requested >= self.needed_next, "a slot is missing, and nobody asks for it"
+            assert self.status is JobStatus.RUNNING or self.recovery.deadline_ms < FOR_EVER_MS
+            if self.recovery.next_attempt.tasks_ended and self.status is JobStatus.RESTARTING:
                 assert all_ended, "two attempts run at once"

@@ -22,8 +22,8 @@ class Launcher(abc.ABC):
 
     @abc.abstractmethod
     def launch(self, launches: Sequence[SlotLaunch]) -> None:
-        """Start these supervisors, in the background.  Called again, with a new lease, only after
-        ``alive`` has said False; with the same lease only for those that ``take_ended`` has named."""
+        """Start these supervisors, in the background.  Called again, with a new lease, only after ``alive`` has
+        said False; with the same lease only for those that ``take_ended`` has named, or for more of them."""
 
     @abc.abstractmethod
     def stop(self, timeout_ms: int) -> None:
@@ -38,8 +38,13 @@ class Launcher(abc.ABC):
 
     def take_ended(self) -> Sequence[tuple[int, FlinkishError]]:
         """Supervisors (by ``task_index``) that have ended alone since the last call, and why; the others
-        of the launch go on.  Never any where all of them end together."""
+        of the launch go on."""
         return ()
+
+    def abandon(self, tasks: Sequence[int]) -> None:
+        """Kill what carries these supervisors (by ``task_index``), if it still runs: nothing has been heard of
+        them for the heartbeat timeout.  Their end is told as any other.  Does nothing where they are threads of
+        this process."""
 
     @abc.abstractmethod
     def failure(self) -> Optional[FlinkishError]:

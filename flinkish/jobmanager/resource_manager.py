@@ -9,9 +9,13 @@ States of a slot::
        │<────────────────────────────────────────────────────────────────┘
     any ──supervisor gone──> LOST ──supervisor of a Spark retry, or of a new Spark job──> EXPECTED
 
-A supervisor that Spark has given up (`SupervisorEnded`, launch mode independent) is launched again at
-once if it had ever registered since it was launched.  Otherwise whoever waits is told why, and it is
-launched again for the next job that asks.
+A supervisor that Spark has given up (`SupervisorEnded`, launch mode independent) is launched again if it had ever
+registered since it was launched: at once, or later and later when it dies young each time (`relaunch_backoff`),
+and so is a launch that ends as a whole while jobs wait.  Otherwise whoever waits is told why, and it is launched
+again for the next job that asks.
+
+A supervisor that is silent, or whose connection has been gone for the heartbeat timeout, is *abandoned* where
+Spark still thinks that it runs: what carries it is killed, for only then is it replaced.
 
 How a process under a job has ended is told by its supervisor, on another connection than its own: the
 report may come before or after the slot's connection closes.  The loss is told when both are there, so
@@ -25,15 +29,18 @@ one, which registers under the same slot id.  A process that registers while the
 believes in the one before it is newer, so it wins (its supervisor has started it because the old
 one is dead); the old one's connection is closed, which makes it exit if it lives after all.
 
-Requests are served in the order of their arrival, each as a whole, so that a large job is not
-starved by small ones behind it.  Only jobs that have lost slots go first, and keep their others
-meanwhile: they had as many as they ask for, so all of them can be served.  A request for more slots than the cluster can ever have is
-refused at once; one that merely waits says so, and is refused after ``request_timeout_ms``, or the
-time of its job, with the names of those who hold the slots.
+A cluster that serves one job alone grows when that wants more slots: the launch gets more supervisors.
+
+Requests are served in the order of their arrival, each as a whole, so that a large job is not starved by small
+ones behind it; so is that of a job that wants more slots, which keeps those that it has meanwhile.  Only jobs
+that have lost slots go first, and keep their others meanwhile: they had as many as they ask for, so all of them
+can be served.  A request for more slots than the cluster can ever have is refused at once; one that merely waits
+says so, and is refused after ``request_timeout_ms``, or the time of its job, with the names of those who hold the
+slots.
 
 Invariants, see ``check``: a slot belongs to a job exactly in ALLOCATED and MISSING; a slot with a
 connection is FREE, ALLOCATED or RELEASED; no connection serves two; no job that waits holds slots unless it waits
-for replacements, and these wait before all others; a slot has the pid of its process except in EXPECTED
+for replacements, and these wait before all others, or for more; a slot has the pid of its process except in EXPECTED
 and LOST.
 """
 
@@ -45,6 +52,7 @@ from typing import Optional
 
 from flinkish.errors import FlinkishError, NotEnoughSlotsError, ResourceError, SlotLostError
 from flinkish.jobmanager.events import (
+    AbandonSupervisors,
     CloseConnection,
     Disconnected,
     Inform,
@@ -52,6 +60,7 @@ from flinkish.jobmanager.events import (
     KillSlots,
     LaunchEnded,
     Launched,
+    LaunchMoreSlots,
     LaunchSlots,
     LaunchSupervisors,
     ReleaseSlots,
@@ -60,6 +69,7 @@ from flinkish.jobmanager.events import (
     SendToSlot,
     SlotLost,
     SlotRegistered,
+    SlotsAdded,
     SlotsAllocated,
     SlotsRefused,
     SlotStandsStill,
@@ -70,6 +80,7 @@ from flinkish.jobmanager.events import (
     Tick,
     Warn,
 )
+from flinkish.jobmanager.relaunch_backoff import DEATHS_MAX, RelaunchBackoff
 from flinkish.messages.control import (
     PROTOCOL_VERSION,
     InterruptSlot,
@@ -144,6 +155,7 @@ class SlotRequest:
     since_ms: int
     deadline_ms: int
     replacement: bool = False  # for slots that the job has lost
+    growth: bool = False  # of a job that has slots
 
 
 @dataclass
@@ -152,6 +164,7 @@ class ResourceManager:
 
     Args:
         capacity: slots that the cluster can ever have; None: unknown.
+        grows_to: slots that it can have when a job wants more than it has now; None: unknown.  Default: it does not grow.
         request_timeout_ms: ``slot.request.timeout`` of the cluster.
         heartbeat_timeout_ms: ``heartbeat.timeout``, of supervisors.
         release_timeout_ms: a released process that has not ended by then is killed.
@@ -160,6 +173,7 @@ class ResourceManager:
 
     capacity: Optional[int]
     request_timeout_ms: int = 60_000
+    grows_to: Optional[int] = 0
     heartbeat_timeout_ms: int = 10_000
     release_timeout_ms: int = 10_000
     report_wait_ms: int = 1_000
@@ -175,6 +189,11 @@ class ResourceManager:
     _waiting_text: str = ""
     _unregistered: set[int] = field(default_factory=set)  # supervisors launched, and not seen yet
     _given_up: set[int] = field(default_factory=set)  # to be launched for the next job that asks
+    _backoffs: dict[int, RelaunchBackoff] = field(default_factory=dict)  # of supervisors
+    _launch_backoff: RelaunchBackoff = field(default_factory=RelaunchBackoff)
+    _relaunches: dict[int, int] = field(default_factory=dict)  # supervisor -> when it is launched again
+    _launch_ms: Optional[int] = None  # when all are launched again
+    _gone: dict[int, int] = field(default_factory=dict)  # supervisor without connection -> when it is abandoned
 
     # ---- events ---------------------------------------------------------------------------------
 
@@ -192,14 +211,16 @@ class ResourceManager:
                 return self._supervisor_reported(connection, message, now_ms)
             case Disconnected(connection, why):
                 return self._disconnected(connection, why, now_ms)
+            case SlotsAdded(supervisors):
+                return self._expect(supervisors)
             case LaunchEnded(lease, error):
                 return self._launch_ended(lease, error, now_ms)
             case SupervisorEnded(task_index, error):
                 return self._supervisor_ended(task_index, error, now_ms)
             case RequestSlots():
                 return self._request(event, now_ms) + self._serve() + self._say_that_it_waits(event)
-            case ReleaseSlots(job_id, reason):
-                return self._release(job_id, reason, now_ms) + self._serve()
+            case ReleaseSlots(job_id, reason, slot_ids):
+                return self._release(job_id, reason, slot_ids, now_ms) + self._serve()
             case InterruptSlots(job_id, slot_ids):
                 return self._interrupt(job_id, slot_ids)
             case KillSlots(job_id, slot_ids, reason):
@@ -217,12 +238,18 @@ class ResourceManager:
     def _launched(self, event: Launched) -> list:
         self.lease = event.lease
         self._launched_once, self._launch_has_served, self._launch_ordered = True, False, False
-        self._unregistered, self._given_up = {task_index for task_index, _ in event.supervisors}, set()
+        self._backoffs, self._relaunches, self._gone, self._launch_ms = {}, {}, {}, None
+        self._unregistered, self._given_up = set(), set()
         self.slots = {key: slot for key, slot in self.slots.items() if slot.job_id is not None}
-        for task_index, slot_ids in event.supervisors:
+        return self._expect(event.supervisors)
+
+    def _expect(self, supervisors: tuple[tuple[int, tuple[str, ...]], ...]) -> list:
+        assert self.lease is not None, "there is no launch that they could belong to"
+        for task_index, slot_ids in supervisors:
+            self._unregistered.add(task_index)
             for slot_id in slot_ids:
                 assert slot_id not in self.slots, f"slot id {slot_id} was launched twice"
-                self.slots[slot_id] = Slot(slot_id, event.lease, task_index, order=len(self.slots))
+                self.slots[slot_id] = Slot(slot_id, self.lease, task_index, order=len(self.slots))
         return []
 
     def _supervisor_registered(self, connection: int, message, now_ms: int) -> list:
@@ -250,6 +277,10 @@ class ResourceManager:
             message.pid,
         )
         self._unregistered.discard(message.task_index)
+        self._gone.pop(message.task_index, None)
+        self._backoffs.setdefault(message.task_index, RelaunchBackoff()).registered(now_ms)
+        if self._launch_backoff.registered_ms is None:
+            self._launch_backoff.registered(now_ms)
         for slot in self._slots_of(key):
             if slot.state is SlotState.LOST:
                 slot.state = SlotState.EXPECTED
@@ -363,6 +394,7 @@ class ResourceManager:
     def _supervisor_lost(self, supervisor: Supervisor, why: str, now_ms: int) -> list:
         key = (supervisor.lease, supervisor.task_index)
         del self.supervisors[key]
+        self._gone[supervisor.task_index] = now_ms + self.heartbeat_timeout_ms
         effects: list = []
         for slot in self._slots_of(key):
             if slot.connection is not None:
@@ -410,9 +442,14 @@ class ResourceManager:
                 if slot.job_id is not None:
                     effects += self._lose(slot, why, now_ms)
                 slot.vacate(SlotState.LOST)
+        self._gone.clear()
         if self._launch_has_served:
             # It was up: a lost Python worker, executor or host costs a new launch, not the jobs that wait.
-            return effects + (self._launch_again() if self.requests else [])
+            delay_ms = self._launch_backoff.ended(now_ms)
+            if delay_ms is not None:
+                self._launch_ms = now_ms + delay_ms
+                return effects + (self._launch_again(now_ms) if self.requests else [])
+            error = _dies_young("the launch of the slots", error)
         waiting, self.requests = self.requests, []
         for request in waiting:
             refusal = error or NotEnoughSlotsError(
@@ -432,9 +469,14 @@ class ResourceManager:
         if supervisor is not None:  # its connection has not broken yet
             effects.append(CloseConnection(supervisor.connection, error.what))
             effects += self._supervisor_lost(supervisor, error.what, now_ms)
+        self._gone.pop(task_index, None)
         if task_index not in self._unregistered:
-            self._unregistered.add(task_index)
-            return [*effects, LaunchSupervisors((task_index,))]
+            delay_ms = self._backoffs[task_index].ended(now_ms)
+            if delay_ms is not None:
+                self._unregistered.add(task_index)
+                self._relaunches[task_index] = now_ms + delay_ms
+                return effects + self._relaunch_due(now_ms)
+            error = _dies_young(f"supervisor {task_index}", error)
         self._given_up.add(task_index)
         for slot in self._slots_of((self.lease, task_index)):
             slot.vacate(SlotState.LOST)
@@ -445,20 +487,28 @@ class ResourceManager:
 
     def _request(self, event: RequestSlots, now_ms: int) -> list:
         self.job_names[event.job_id] = event.job_name
-        if self.capacity is not None and event.count > self.capacity:
+        held = sum(slot.job_id == event.job_id for slot in self.slots.values()) if event.growth else 0
+        missing = 0 if self.capacity is None else held + event.count - self.capacity
+        grows = event.growth and (self.grows_to is None or held + event.count <= self.grows_to)
+        if missing > 0 and not (grows and self.lease is not None):
+            available = max(self.capacity or 0, self.grows_to or 0) if event.growth else self.capacity
             error = NotEnoughSlotsError(
                 f"could not get {count_of(event.count, 'slot')}",
                 where=f'job "{event.job_name}" ({event.job_id})',
-                why=f"it needs {count_of(event.count, 'slot')}, the cluster has {self.capacity}",
+                why=f"it needs {count_of(held + event.count, 'slot')}, the cluster has {available}",
                 do="lower the parallelism, or start the cluster with more slots",
-                needed=event.count,
-                available=self.capacity,
+                needed=held + event.count,
+                available=available,
             )
             return [SlotsRefused(event.job_id, error)]
         timeout_ms = self.request_timeout_ms if event.timeout_ms is None else event.timeout_ms
         self._enqueue(event, now_ms, now_ms + timeout_ms)
         if self._launched_once and self.lease is None:
-            return self._launch_again()
+            return self._launch_again(now_ms)
+        if missing > 0:
+            assert self.capacity is not None
+            self.capacity += missing
+            return [LaunchMoreSlots(missing)]
         if self._given_up:
             again, self._given_up = sorted(self._given_up), set()
             return [LaunchSupervisors(tuple(again))]
@@ -470,12 +520,22 @@ class ResourceManager:
             if request.job_id == event.job_id:
                 request.count, request.deadline_ms = request.count + event.count, deadline_ms
                 return
-        request = SlotRequest(event.job_id, event.job_name, event.count, now_ms, deadline_ms, event.replacement)
+        request = SlotRequest(
+            event.job_id, event.job_name, event.count, now_ms, deadline_ms, event.replacement, event.growth
+        )
         ahead = sum(other.replacement for other in self.requests) if event.replacement else len(self.requests)
         self.requests.insert(ahead, request)
 
-    def _launch_again(self) -> list:
-        """Once, however many slots are asked for until the launch is there."""
+    def _relaunch_due(self, now_ms: int) -> list:
+        due = tuple(sorted(task for task, due_ms in self._relaunches.items() if now_ms >= due_ms))
+        for task in due:
+            del self._relaunches[task]
+        return [LaunchSupervisors(due)] if due else []
+
+    def _launch_again(self, now_ms: int) -> list:
+        """Once, however many slots are asked for until the launch is there, and not before its time."""
+        if self._launch_ms is not None and now_ms < self._launch_ms:
+            return []
         ordered, self._launch_ordered = self._launch_ordered, True
         return [] if ordered else [LaunchSlots()]
 
@@ -505,12 +565,15 @@ class ResourceManager:
             effects.append(SlotsAllocated(request.job_id, tuple(slot.address for slot in chosen)))
         return effects
 
-    def _release(self, job_id: str, reason: str, now_ms: int) -> list:
+    def _release(
+        self, job_id: str, reason: str, slot_ids: Optional[tuple[str, ...]], now_ms: int
+    ) -> list:
         self.requests = [request for request in self.requests if request.job_id != job_id]
-        self.job_names.pop(job_id, None)
+        if slot_ids is None:
+            self.job_names.pop(job_id, None)
         effects: list = []
         for slot in self.slots.values():
-            if slot.job_id != job_id:
+            if slot.job_id != job_id or slot_ids is not None and slot.slot_id not in slot_ids:
                 continue
             slot.job_id = slot.exit_report = None
             if slot.connection is None:  # MISSING
@@ -556,6 +619,15 @@ class ResourceManager:
             if silent_ms > self.heartbeat_timeout_ms:
                 effects.append(CloseConnection(supervisor.connection, "no heartbeat"))
                 effects += self._supervisor_lost(supervisor, f"no heartbeat for {silent_ms} ms", now_ms)
+                self._gone[supervisor.task_index] = now_ms
+        abandoned = tuple(sorted(task for task, due_ms in self._gone.items() if now_ms >= due_ms))
+        if abandoned:
+            for task in abandoned:
+                del self._gone[task]
+            effects.append(AbandonSupervisors(abandoned))
+        effects += self._relaunch_due(now_ms)
+        if self.requests and self._launched_once and self.lease is None:
+            effects += self._launch_again(now_ms)
         for slot in self.slots.values():
             if slot.deadline_ms is None or now_ms < slot.deadline_ms:
                 continue
@@ -576,6 +648,7 @@ class ResourceManager:
         for slot in self.slots.values():
             if slot.deadline_ms is not None:
                 slot.deadline_ms += late_ms
+        self._gone = {task: due_ms + late_ms for task, due_ms in self._gone.items()}
 
     def _time_out_requests(self, now_ms: int) -> list:
         effects: list = []
@@ -637,6 +710,12 @@ class ResourceManager:
             text += f"; the launch waits: {self._waiting_text}"
         return text
 
+    def free_for(self, job_id: str) -> int:
+        """Slots that this job could have at once."""
+        if any(request.job_id != job_id for request in self.requests):
+            return 0
+        return sum(slot.state is SlotState.FREE for slot in self.slots.values())
+
     def misses_supervisors(self) -> bool:
         """Whether a launch has not started everywhere."""
         return any((slot.lease, slot.task_index) not in self.supervisors for slot in self.slots.values())
@@ -674,13 +753,23 @@ class ResourceManager:
                 connections.append(slot.connection)
         assert len(connections) == len(set(connections)), "a connection serves two"
         holders = {slot.job_id for slot in self.slots.values()}
-        assert not [r for r in self.requests if r.job_id in holders and not r.replacement]
+        assert not [r for r in self.requests if r.job_id in holders and not (r.replacement or r.growth)]
         replacements = [request.replacement for request in self.requests]
         assert replacements == sorted(replacements, reverse=True), "replacements wait before all others"
         assert len({request.job_id for request in self.requests}) == len(self.requests)
         if self.requests:
             free = sum(slot.state is SlotState.FREE for slot in self.slots.values())
             assert free < self.requests[0].count, "the first request could be served"
+
+
+def _dies_young(what: str, error: Optional[FlinkishError]) -> ResourceError:
+    return ResourceError(
+        f"could not keep {what} alive",
+        where=error.where if error is not None else "",
+        why=f"it has ended {DEATHS_MAX + 1} times in a row within seconds of its registration"
+        + (f"; the last time: {error.why or error.what}" if error is not None else ""),
+        do="look at the log of its executor: something there ends it (memory, a limit, a health check)",
+    )
 
 
 def _exit_text(report: SlotReport) -> str:

@@ -12,13 +12,21 @@ Source: Flink's ``Checkpoints.loadAndValidateCheckpoint``, ``StateAssignmentOper
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Iterator, Mapping, Optional
+from typing import Iterator, Optional
 
 from flinkish.errors import FlinkishError, StateMigrationError
-from flinkish.graph.job_graph import ChainedOperator, JobGraph, JobVertex
-from flinkish.messages.checkpoints import CompletedCheckpoint, InFlightHandle, OperatorSnapshot, size_of
-from flinkish.messages.deployment import TaskRestore
-from flinkish.state.redistribution import deal_out
+from flinkish.graph.chain_pickling import pickle_partitioner
+from flinkish.graph.job_graph import ChainedOperator, JobEdge, JobGraph, JobVertex
+from flinkish.messages.checkpoints import (
+    Bytes,
+    CompletedCheckpoint,
+    InFlightPart,
+    InFlightRestore,
+    OperatorSnapshot,
+    size_of,
+)
+from flinkish.messages.deployment import EdgeDescriptor, TaskRestore
+from flinkish.state.redistribution import deal_out, deal_out_in_flight
 
 #: (vertex id, subtask index)
 Subtask = tuple[str, int]
@@ -104,7 +112,7 @@ def decide_restore(job_graph: JobGraph, checkpoint: CompletedCheckpoint) -> Rest
 
 def deal_out_checkpoint(job_graph: JobGraph, checkpoint: CompletedCheckpoint) -> dict[Subtask, TaskRestore]:
     """What each subtask goes on from; one of a checkpoint that ``decide_restore`` does not refuse."""
-    in_flight = {vertex.vertex_id: vertex.by_subtask for vertex in checkpoint.in_flight}
+    in_flight = _deal_out_in_flight(job_graph, checkpoint)
     dealt: dict[Subtask, TaskRestore] = {}
     for vertex in job_graph.vertices:
         saved = [
@@ -117,13 +125,12 @@ def deal_out_checkpoint(job_graph: JobGraph, checkpoint: CompletedCheckpoint) ->
             if snapshot is not None
         }
         finished = bool(saved) and all(snapshot is not None and is_finished(snapshot) for _, snapshot in saved)
-        overtaken: Mapping[int, tuple[InFlightHandle, ...]] = in_flight.get(vertex.id, {})
         for index in range(vertex.parallelism):
             states = {
                 operator_id: (part[index],) for operator_id, part in parts.items() if not part[index].is_empty
             }
             dealt[vertex.id, index] = TaskRestore(
-                checkpoint.checkpoint_id, states, overtaken.get(index, ()), finished
+                checkpoint.checkpoint_id, states, in_flight.get((vertex.id, index), ()), finished
             )
     return dealt
 
@@ -133,20 +140,66 @@ def is_finished(snapshot: OperatorSnapshot) -> bool:
     return snapshot.parallelism > 0 and len(snapshot.finished_subtasks) == snapshot.parallelism
 
 
-def _in_flight_refusals(job_graph: JobGraph, checkpoint: CompletedCheckpoint) -> Iterator[StateMigrationError]:
+def _edge_of(job_graph: JobGraph, saved: EdgeDescriptor) -> Optional[JobEdge]:
+    """The edge of the program that a saved one has become; None: there is none, or it cannot be told which."""
+    vertices = (saved.source_vertex, saved.target_vertex, saved.input_index)
+    found = [
+        edge
+        for edge in job_graph.edges
+        if (edge.source_vertex_id, edge.target_vertex_id, edge.input_index) == vertices
+        and edge.partitioner.name == saved.partitioner
+    ]
+    same = [edge for edge in found if edge.id == saved.edge_id]
+    return same[0] if same else found[0] if len(found) == 1 else None
+
+
+def _parts_by_edge(checkpoint: CompletedCheckpoint) -> dict[EdgeDescriptor, list[tuple[Bytes, InFlightPart]]]:
+    parts: dict[EdgeDescriptor, list[tuple[Bytes, InFlightPart]]] = {}
+    for vertex in checkpoint.in_flight:
+        for _, handles in sorted(vertex.by_subtask.items()):
+            for handle in handles:
+                for part in handle.parts:
+                    parts.setdefault(part.edge, []).append((handle.content, part))
+    return parts
+
+
+def _deal_out_in_flight(
+    job_graph: JobGraph, checkpoint: CompletedCheckpoint
+) -> dict[Subtask, tuple[InFlightRestore, ...]]:
     vertices = {vertex.id: vertex for vertex in job_graph.vertices}
-    for overtaken in checkpoint.in_flight:
-        vertex = vertices.get(overtaken.vertex_id)
-        saved = checkpoint.operators.get(overtaken.vertex_id)  # the id of a vertex is that of its head
-        if vertex is not None and saved is not None and saved.parallelism == vertex.parallelism:
+    dealt: dict[Subtask, tuple[InFlightRestore, ...]] = {}
+    for saved_edge, parts in sorted(_parts_by_edge(checkpoint).items(), key=lambda item: item[0].edge_id):
+        edge = _edge_of(job_graph, saved_edge)
+        assert edge is not None, "decide_restore has refused it"
+        target, source = vertices[edge.target_vertex_id], vertices[edge.source_vertex_id]
+        saved = checkpoint.operators[target.id]  # the id of a vertex is that of its head
+        restores = deal_out_in_flight(
+            parts,
+            edge.id,
+            edge.partitioner,
+            pickle_partitioner,
+            (saved.parallelism, saved.max_parallelism),
+            (target.parallelism, target.max_parallelism),
+            checkpoint.operators[source.id].parallelism == source.parallelism,
+        )
+        for index, part in enumerate(restores):
+            dealt[target.id, index] = dealt.get((target.id, index), ()) + part
+    return dealt
+
+
+def _in_flight_refusals(job_graph: JobGraph, checkpoint: CompletedCheckpoint) -> Iterator[StateMigrationError]:
+    names = {vertex.id: vertex.name for vertex in job_graph.vertices}
+    for saved in _parts_by_edge(checkpoint):
+        if _edge_of(job_graph, saved) is not None:
             continue
-        name = vertex.name if vertex is not None else overtaken.vertex_id
+        source, target = names.get(saved.source_vertex), names.get(saved.target_vertex)
         yield StateMigrationError(
-            f'could not restore the records in flight of "{name}"',
+            f'could not restore the records in flight from "{source or saved.source_vertex}" to '
+            f'"{target or saved.target_vertex}"',
             where=checkpoint.location,
-            why="the checkpoint is unaligned, and the program has this task with another parallelism, or chained "
-            "differently",
-            do="restore it with the parallelism that it had, and take a savepoint",
+            why="the checkpoint is unaligned, and the program does not have this connection "
+            f"({saved.partitioner}) any more: tasks are gone, chained or connected differently",
+            do="restore it with the program that has written it, and take a savepoint, which is always aligned",
         )
 
 

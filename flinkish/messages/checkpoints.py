@@ -23,7 +23,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Mapping, Optional, Union
 
-from flinkish.messages.deployment import ExecutionAttemptID, TaskFailure
+from flinkish.messages.deployment import EdgeDescriptor, ExecutionAttemptID, TaskFailure
 
 # ---- what is asked for --------------------------------------------------------------------------
 
@@ -50,8 +50,8 @@ class SnapshotKind(enum.Enum):
 class CheckpointOptions:
     """``location``: URI of the folder of this checkpoint; ``shared_location``: of files that several
     checkpoints use; both begin with JOB_MANAGER_STORAGE when there is no folder.  ``exactly_once`` False:
-    barriers do not align.  ``unaligned``: barriers overtake records; with ``aligned_timeout_ms``
-    only when aligning takes longer than that."""
+    barriers do not align.  ``unaligned``: barriers overtake records; with ``aligned_timeout_ms`` only those that
+    are not through after that time.  ``forced_aligned``: not on this edge, although the job wants it."""
 
     kind: SnapshotKind
     location: str
@@ -59,6 +59,11 @@ class CheckpointOptions:
     exactly_once: bool = True
     unaligned: bool = False
     aligned_timeout_ms: Optional[int] = None
+    forced_aligned: bool = False
+
+    @property
+    def may_overtake(self) -> bool:
+        return self.unaligned and not self.forced_aligned
 
     @property
     def is_inline(self) -> bool:
@@ -147,15 +152,44 @@ class OperatorStateHandle:
 
 
 @dataclass(frozen=True)
+class InFlightPart:
+    """Frames that a barrier has overtaken on their way from one subtask to another, at ``offset`` of a content.
+
+    ``sender`` None: of several senders of the edge, and before all else that ``receiver`` gets by it.  ``sent``: they
+    had reached the receiver; those that had not come behind."""
+
+    edge: EdgeDescriptor
+    sender: Optional[int]
+    receiver: int
+    sent: bool
+    offset: int
+    length: int
+    checksum: int  # crc32
+
+
+@dataclass(frozen=True)
 class InFlightHandle:
-    """Records that an unaligned barrier has overtaken in one channel, as frames of the wire.
+    """What unaligned barriers have overtaken at one subtask (``flinkish.taskmanager.in_flight``)."""
 
-    ``input_index`` of the receiver, or for a sender's buffer ``edge_id``; the other is None."""
-
-    input_index: Optional[int]
-    edge_id: Optional[int]
-    peer_subtask: int
     content: Bytes
+    parts: tuple[InFlightPart, ...]
+
+
+@dataclass(frozen=True)
+class InFlightRestore:
+    """Frames that a subtask takes before anything that its channels bring.
+
+    ``edge_id``: of the program that goes on.  ``sender`` None: that subtask is not there any more, so what it said
+    about event time is dropped.  ``partitioner``: pickled; only the records that it sends to this subtask count,
+    None: all do."""
+
+    edge_id: int
+    sender: Optional[int]
+    content: Bytes
+    offset: int
+    length: int
+    checksum: int
+    partitioner: Optional[bytes] = None
 
 
 @dataclass(frozen=True)
@@ -310,7 +344,7 @@ class OperatorSnapshot:
 
 @dataclass(frozen=True)
 class VertexInFlight:
-    """Records in flight at the subtasks of one vertex, to be partitioned anew at restore."""
+    """What barriers have overtaken at the subtasks of one vertex: on their way to it, or still with it."""
 
     vertex_id: str
     by_subtask: Mapping[int, tuple[InFlightHandle, ...]]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Mapping, Optional
 from flinkish.errors import FlinkishError
 
 if TYPE_CHECKING:  # that module needs this one
-    from flinkish.messages.checkpoints import InFlightHandle, OperatorSubtaskState
+    from flinkish.messages.checkpoints import InFlightRestore, OperatorSubtaskState
 
 
 @dataclass(frozen=True, order=True)
@@ -38,20 +38,31 @@ class ChannelDescriptor:
 
 
 @dataclass(frozen=True)
-class InputDescriptor:
-    """One job edge that ends here.  ``input_index`` 0 or 1 tells apart the inputs of a two-input
-    operator; a union is several edges with the same index."""
+class EdgeDescriptor:
+    """One job edge.  ``input_index`` 0 or 1 tells apart the inputs of a two-input operator; a union is several
+    edges with the same index.  ``partitioner``: its name.  ``unaligned``: whether barriers may overtake on it."""
 
     edge_id: int
+    source_vertex: str
+    target_vertex: str
     input_index: int
+    partitioner: str
+    unaligned: bool
+
+
+@dataclass(frozen=True)
+class InputDescriptor:
+    """One job edge that ends here."""
+
+    edge: EdgeDescriptor
     channels: tuple[ChannelDescriptor, ...]
 
 
 @dataclass(frozen=True)
 class OutputDescriptor:
-    """One job edge that starts here; the edge itself (partitioner, node, tag) is in the chain."""
+    """One job edge that starts here; its partitioner, node and tag are in the chain."""
 
-    edge_id: int
+    edge: EdgeDescriptor
     channels: tuple[ChannelDescriptor, ...]
 
 
@@ -61,11 +72,12 @@ class TaskRestore:
 
     ``operators``: by operator id, the parts of which it reads the key groups that they name; one without
     state is missing.  ``finished``: all subtasks of the vertex had finished before that checkpoint, so this
-    one has nothing to do but to end its outputs: no operator is opened, no input is read."""
+    one has nothing to do but to end its outputs: no operator is opened, no input is read.
+    ``in_flight``: in the order in which it is taken."""
 
     checkpoint_id: int
     operators: "Mapping[str, tuple[OperatorSubtaskState, ...]]"
-    in_flight: "tuple[InFlightHandle, ...]" = ()
+    in_flight: "tuple[InFlightRestore, ...]" = ()
     finished: bool = False
 
 

@@ -27,6 +27,7 @@ from flinkish.datastream.transformations import (
 )
 from flinkish.errors import InternalError
 from flinkish.graph.job_graph import ChainedOperator, OperatorChainSpec
+from flinkish.messages.checkpoints import CheckpointOptions
 from flinkish.messages.elements import ColumnBatch, Watermark
 from flinkish.operators.chain_compiler import CompiledChain, compile_chain
 from flinkish.operators.codegen import BUDGET_MAX
@@ -76,6 +77,7 @@ class OperatorChain:
         for node in self.nodes:
             if isinstance(node.operator, TimestampsAndWatermarksOperator):
                 node.operator.flush_pending = functools.partial(self.flush_pending, node)
+        self._databases = [o.backend for o in operators if hasattr(o.backend, "between_batches")]
         self.source: Optional[SourceOperator] = None
         if isinstance(self.head.operator, SourceOperator):
             self.source = self.head.operator
@@ -85,6 +87,8 @@ class OperatorChain:
         self.expanding = any(operator.expanding for operator in operators)
         #: Records that may be produced in one go; the task lowers it where they take long.
         self.budget_max = BUDGET_MAX
+        #: Records by which outputs may be fuller than full, while a barrier waits for the end of a record's output.
+        self.overdraft = 0
         self._code: CompiledChain | InterpretedChain | None = None
         self._closed = False
 
@@ -125,6 +129,8 @@ class OperatorChain:
 
     def process_batch(self, input_index: int, batch: Any, start: int, stop: int) -> Iterator[None]:
         """Records [start, stop) of a RowBatch or ColumnBatch."""
+        for backend in self._databases:
+            backend.between_batches()
         whole = start == 0 and stop == len(batch)
         timestamps = batch.timestamps
         if timestamps is not None and not whole:
@@ -301,9 +307,15 @@ class OperatorChain:
             if items is not None:
                 yield from self._drain(node, items)
 
-    def snapshot_state(self, checkpoint_id: int, timestamp_ms: int) -> list[OperatorPart]:
-        """The synchronous part of each operator, tail to head, as in Flink."""
-        context = SnapshotContext(checkpoint_id, timestamp_ms)
+    def snapshot_state(
+        self, checkpoint_id: int, timestamp_ms: int, options: Optional[CheckpointOptions] = None
+    ) -> list[OperatorPart]:
+        """The synchronous part of each operator, tail to head, as in Flink.
+
+        Args:
+            options: None: as for a savepoint.
+        """
+        context = SnapshotContext(checkpoint_id, timestamp_ms, options)
         return [node.operator.snapshot_state(context) for node in reversed(self.nodes)]
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -377,7 +389,7 @@ class OperatorChain:
         """Records that may be produced before the next suspension."""
         room = self.budget_max
         for writer in self._writers:
-            writer_room = writer.room
+            writer_room = writer.room + self.overdraft
             if writer_room < room:
                 room = writer_room
         for sink in self._sinks:

@@ -11,9 +11,11 @@ a good end) -> ``close`` (always).  Everything runs on the slot's mailbox thread
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any, Callable, Iterable, Iterator, Optional
 
+from flinkish.common import options as config
 from flinkish.common.user_traceback import let_pass
 from flinkish.datastream.function_adapters import (
     CallableKeyedProcessFunction,
@@ -32,7 +34,12 @@ from flinkish.datastream.functions import (
 from flinkish.datastream.output_tag import OutputTag
 from flinkish.errors import InvalidJobError, StateMigrationError, UserError, UserFunctionError
 from flinkish.graph.job_graph import ChainedOperator
-from flinkish.messages.checkpoints import InlineBytes, KeyedStateHandle, KeyGroupRange
+from flinkish.messages.checkpoints import (
+    CheckpointOptions,
+    IncrementalKeyedStateHandle,
+    InlineBytes,
+    KeyGroupRange,
+)
 from flinkish.messages.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from flinkish.operators.codegen import CodeWriter
 from flinkish.operators.keys import canonical_memo, key_function
@@ -43,7 +50,7 @@ from flinkish.operators.timers import EVENT_TIMERS, KeyedTimerService
 from flinkish.operators.user_errors import bounded_repr, user_error
 from flinkish.state.heap import HeapKeyedStateBackend
 from flinkish.state.key_groups import key_group_range
-from flinkish.state.keyed_snapshot import KeyedSnapshotReader, StateEntries
+from flinkish.state.keyed_snapshot import COMPRESSION, KeyedSnapshotReader, StateEntries
 from flinkish.state.operator_state import OperatorStateBackend
 
 #: An item that a firing operator hands to its outputs: (what user code gave, timestamp).  None: a timer
@@ -87,7 +94,7 @@ class RuntimeOperator:
         self.operator_state = OperatorStateBackend(spec.name)
         self.backend: Any = None
         if any(selector is not None for selector in self.selectors):
-            self.backend = HeapKeyedStateBackend(spec.name)
+            self.backend = create_keyed_backend(spec.name, environment)
             self.memo = canonical_memo(spec.key_type)
             self._key_functions = [selector and key_function(selector) for selector in self.selectors]
 
@@ -124,6 +131,8 @@ class RuntimeOperator:
                 self.call(function.close, role="close")
             except BaseException as error:
                 failure = failure or error
+        if self.backend is not None:
+            self.backend.close()
         if failure is not None:
             raise failure
 
@@ -152,7 +161,8 @@ class RuntimeOperator:
                 self.call(function.initialize_state, context, role="initialize_state")
 
     def _restore_handle(self, handle: Any) -> None:
-        if not isinstance(handle, KeyedStateHandle):
+        incremental = isinstance(handle, IncrementalKeyedStateHandle)
+        if incremental and handle.backend != self.environment.state_backend:
             raise StateMigrationError(
                 f'could not restore the keyed state of operator "{self.name}"',
                 why=f"it was saved in the own format of the backend {handle.backend}, this job runs "
@@ -165,6 +175,9 @@ class RuntimeOperator:
                 why="the operator has no key any more",
                 do="give it another uid, and restore with allow_non_restored_state",
             )
+        if incremental:
+            self.backend.restore_incremental(handle, self.environment.open_content)
+            return
         content = handle.content
         source = self.environment.open_content(content)
         try:
@@ -188,22 +201,30 @@ class RuntimeOperator:
         for function in self.functions:
             if isinstance(function, CheckpointedFunction):
                 self.call(function.snapshot_state, context, role="snapshot_state")
-        return OperatorPart(self.spec.operator_id, self._keyed_part(), self.operator_state.snapshot())
+        keyed = self._keyed_part(getattr(context, "options", None))
+        return OperatorPart(self.spec.operator_id, keyed, self.operator_state.snapshot())
 
-    def _keyed_part(self) -> Optional[KeyedStateToWrite]:
+    def _keyed_part(self, options: Optional[CheckpointOptions]) -> Optional[KeyedStateToWrite]:
         if self.backend is None or not self.saves_keyed_state:
             return None
-        environment = self.environment
-        groups = key_group_range(
-            environment.max_parallelism, environment.parallelism, environment.subtask_index
-        )
+        groups, max_parallelism = owned_key_groups(self.environment), self.environment.max_parallelism
+        compressed = config.read(self.environment.configuration, config.SNAPSHOT_COMPRESSION)
+        compression = COMPRESSION if compressed else None
+        backend = self.backend
+        if backend.is_database and backend.is_open:
+            changes = None
+            if options is not None and not options.kind.is_savepoint and not options.is_inline:
+                changes = backend.changes() if backend.can_give_changes else None
+            beside = list(self.states_beside_backend())
+            states: Any = lambda: beside  # noqa: E731
+            if changes is None:
+                frozen = backend.freeze()
+                states = lambda: itertools.chain(frozen.states(), beside)  # noqa: E731
+            return KeyedStateToWrite(self.name, states, 0, groups, max_parallelism, True, changes, compression)
         timers = self.num_event_time_timers + self.num_processing_time_timers
+        entries = self.num_keyed_state_entries + timers
         return KeyedStateToWrite(
-            self.name,
-            self.keyed_states,
-            self.num_keyed_state_entries + timers,
-            KeyGroupRange(groups.start, groups.stop - 1),
-            environment.max_parallelism,
+            self.name, self.keyed_states, entries, groups, max_parallelism, compression=compression
         )
 
     @property
@@ -212,7 +233,12 @@ class RuntimeOperator:
 
     def keyed_states(self) -> Iterator[StateEntries]:
         """All that belongs to a key, as it is now."""
-        return self.backend.snapshot_states()
+        yield from self.backend.snapshot_states()
+        yield from self.states_beside_backend()
+
+    def states_beside_backend(self) -> Iterator[StateEntries]:
+        """What belongs to a key and is not in the backend."""
+        yield from ()
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         for listener in self.checkpoint_listeners():
@@ -379,8 +405,7 @@ class KeyedOperator(RuntimeOperator):
 
     saves_keyed_state = True  # timers, and how far event time has come
 
-    def keyed_states(self) -> Iterator[StateEntries]:
-        yield from self.backend.snapshot_states()
+    def states_beside_backend(self) -> Iterator[StateEntries]:
         for entries in self.timers.snapshot_states():
             if entries.meta.name == EVENT_TIMERS:
                 entries.meta = replace(entries.meta, properties={"watermark": self.current_watermark})
@@ -433,9 +458,30 @@ class KeyedOperator(RuntimeOperator):
         return len(self.timers.processing_time)
 
 
+def owned_key_groups(environment: TaskEnvironment) -> KeyGroupRange:
+    groups = key_group_range(environment.max_parallelism, environment.parallelism, environment.subtask_index)
+    return KeyGroupRange(groups.start, groups.stop - 1)
+
+
+def create_keyed_backend(operator: str, environment: TaskEnvironment) -> HeapKeyedStateBackend:
+    """What ``state.backend.type`` says, for one operator of a subtask."""
+    if environment.state_backend != "rocksdb":
+        return HeapKeyedStateBackend(operator, environment.now_ms)
+    from flinkish.state.rocksdb import RocksDBKeyedStateBackend  # the package is needed by those who choose it only
+
+    return RocksDBKeyedStateBackend(
+        operator,
+        environment.now_ms,
+        environment.configuration,
+        owned_key_groups(environment),
+        environment.max_parallelism,
+        environment.materialiser,
+    )
+
+
 class SnapshotContext(FunctionSnapshotContext):
-    def __init__(self, checkpoint_id: int, timestamp_ms: int):
-        self._checkpoint_id, self._timestamp_ms = checkpoint_id, timestamp_ms
+    def __init__(self, checkpoint_id: int, timestamp_ms: int, options: Optional[CheckpointOptions] = None):
+        self._checkpoint_id, self._timestamp_ms, self.options = checkpoint_id, timestamp_ms, options
 
     def get_checkpoint_id(self):
         return self._checkpoint_id

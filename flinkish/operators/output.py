@@ -77,7 +77,8 @@ class TaskEnvironment:
     ``wakeup()``: have this subtask run soon; any thread may call it.  ``metric_group``: of the
     subtask; each operator has its own below it.  ``restore``: what it goes on from.
     ``open_content(content)``: bytes of saved state, or a file that can seek and wants to be closed.
-    ``final_checkpoint``: as in ``DeployTasks``.
+    ``final_checkpoint``: as in ``DeployTasks``.  ``materialiser``: stores files of a state backend between
+    checkpoints (``flinkish.state.rocksdb.Materialiser``); None: there are no incremental checkpoints.
     """
 
     job_id: str
@@ -99,5 +100,6 @@ class TaskEnvironment:
     restore: Optional[TaskRestore] = None
     open_content: Callable[[Bytes], Any] = open_inline
     final_checkpoint: bool = False
+    materialiser: Any = None
     #: Gets (tag id, value, timestamp) of side outputs that nobody has asked for; None drops them.
     collect_side_output: Optional[Callable[[str, Any, Optional[int]], None]] = None

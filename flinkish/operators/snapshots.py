@@ -7,7 +7,7 @@ before it returns, or forks, because a forked child's memory stands still.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import BinaryIO, Callable, Iterable, Mapping, Optional
+from typing import Any, BinaryIO, Callable, Iterable, Mapping, Optional
 
 from flinkish.messages.checkpoints import (
     CheckpointMetrics,
@@ -26,6 +26,9 @@ class KeyedStateToWrite:
     Args:
         states: makes the entries anew at each call.
         num_entries: of all states, timers too.
+        stands_still: ``states`` may be walked later, once, on any thread (a database's snapshot).
+        changes: an incremental snapshot of the backend; ``states`` are then what lies beside it.
+        compression: as in ``write_keyed_snapshot``.
     """
 
     operator: str
@@ -33,11 +36,14 @@ class KeyedStateToWrite:
     num_entries: int
     key_groups: KeyGroupRange
     max_parallelism: int
+    stands_still: bool = False
+    changes: Any = None
+    compression: Optional[str] = None
 
-    def write(self, out: BinaryIO, compression: Optional[str] = None) -> int:
+    def write(self, out: BinaryIO) -> int:
         """The canonical file; its bytes."""
         return write_keyed_snapshot(
-            out, self.states(), self.key_groups, self.max_parallelism, compression, self.operator
+            out, self.states(), self.key_groups, self.max_parallelism, self.compression, self.operator
         )
 
 
@@ -54,7 +60,8 @@ class OperatorPart:
 
 @dataclass(frozen=True)
 class TaskSnapshot:
-    """Of one subtask.  ``committables``: by operator id, each blob a pickled list."""
+    """Of one subtask.  ``committables``: by operator id, each blob a pickled list.  ``in_flight_follows``: records
+    that the barrier has overtaken are handed over later."""
 
     execution: ExecutionAttemptID
     checkpoint_id: int
@@ -64,6 +71,7 @@ class TaskSnapshot:
     committables: Mapping[str, bytes] = field(default_factory=dict)
     finished: bool = False
     metrics: CheckpointMetrics = CheckpointMetrics()
+    in_flight_follows: bool = False
 
     @property
     def num_entries(self) -> int:

@@ -30,7 +30,7 @@ from flinkish.datastream.window import EventTimeTrigger, TimeWindow, TumblingEve
 from flinkish.errors import InvalidJobError, UserError
 from flinkish.messages.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from flinkish.operators.operator import Item, KeyedOperator
-from flinkish.state.heap import StateStore, WindowTable
+from flinkish.state.heap import StateStore
 
 _MISSING = object()
 
@@ -48,8 +48,7 @@ class WindowOperator(KeyedOperator):
         self.late_tag = operator.late_data_tag
         self.kind: str = operator.kind
         self.num_late_records_dropped = 0
-        self.windows = WindowTable()
-        self.backend.tables["window-contents"] = self.windows
+        self.windows = self.backend.window_table("window-contents")
         self._to_fire: list[int] = []  # starts; a window stands in each heap at most once
         self._to_drop: list[int] = []  # only with lateness
         self.late_limit = self.fired_limit = 0  # windows that start at or before it have been dropped, fired
@@ -116,10 +115,12 @@ class WindowOperator(KeyedOperator):
             if current is _MISSING:
                 current = self.call(self.create_accumulator, record=value)
             table[key] = self.call(self.add, value, current, record=value)
-        elif key in table:
-            table[key].append(value)
         else:
-            table[key] = [value]
+            values = table.get(key)
+            if values is None:
+                values = []
+            values.append(value)
+            table[key] = values
         if start <= self.fired_limit:
             for result in self.fire_again(start, key):
                 yield from self.output.expand()
@@ -182,6 +183,7 @@ class WindowOperator(KeyedOperator):
                 code.line(f"{table}[{key}] = [{value}]")
             with code.block("else:"):
                 code.line(f"{accumulator}.append({value})")
+                code.line(f"{table}[{key}] = {accumulator}")
 
     def _generate_fire_again(self, code, operator, start, key, emit):
         limit = code.local(self, "fired_limit")
@@ -197,8 +199,7 @@ class WindowOperator(KeyedOperator):
 
     def open_window(self, start: int) -> dict:
         """The dict of a window that has none yet."""
-        table: dict = {}
-        self.windows[start] = table
+        table = self.windows.open(start)
         if start > self.fired_limit:
             heappush(self._to_fire, start)
         if self.lateness_ms:
@@ -310,7 +311,7 @@ class WindowOperator(KeyedOperator):
     @property
     def num_event_time_timers(self) -> int:  # type: ignore[override]
         """As Flink counts: one timer per key and window that will fire or be dropped."""
-        return sum(map(len, self.windows.values()))
+        return self.windows.num_entries
 
     def metrics(self):
         return {"numLateRecordsDropped": self.num_late_records_dropped}

@@ -2,6 +2,9 @@
 
 Orders are carried out in their order, so nothing that is deleted comes back by a write before it.  What cannot be deleted
 is told in the log: it costs space, not the job.
+
+With high availability a checkpoint is complete when it also stands in the job's record, and nothing is done while it is not
+known that this driver leads.  Whether a checkpoint stands there must become known: until then the thread waits.
 """
 
 from __future__ import annotations
@@ -9,17 +12,27 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+import time
 from typing import Any, Callable, Mapping, Optional
 
-from flinkish.errors import CheckpointStorageError, FlinkishError, InternalError
-from flinkish.jobmanager.events import DiscardCheckpoint, DiscardFiles, MetadataStored, StoreMetadata
+from flinkish.errors import CheckpointStorageError, FlinkishError, InternalError, LeadershipLostError
+from flinkish.jobmanager.events import (
+    DiscardCheckpoint,
+    DiscardFiles,
+    MetadataStored,
+    StoreJobResult,
+    StoreMetadata,
+)
 from flinkish.messages.checkpoints import JOB_MANAGER_STORAGE, CompletedCheckpoint, FileHandle
 from flinkish.shell.coordinator_worker import CoordinatorWorker
+from flinkish.shell.high_availability import LedJob
 from flinkish.storage.checkpoint_storage import CheckpointStorage
 
 log = logging.getLogger(__name__)
 
-Order = StoreMetadata | DiscardCheckpoint | DiscardFiles
+Order = StoreMetadata | StoreJobResult | DiscardCheckpoint | DiscardFiles
+
+_RECORD_RETRY_S = 0.5
 
 
 class CheckpointFiles:
@@ -28,6 +41,7 @@ class CheckpointFiles:
     Args:
         directory: of the job's checkpoints, or JOB_MANAGER_STORAGE.
         say: gets MetadataStored; on any thread.
+        led: where other drivers stand by; ``retained_max``: see CompletedCheckpoints.
     """
 
     def __init__(
@@ -37,10 +51,15 @@ class CheckpointFiles:
         directory: str,
         configuration: Mapping[str, Any],
         say: Callable[[MetadataStored], None],
+        led: Optional[LedJob] = None,
+        retained_max: int = 1,
     ):
         self._job_id, self._job_name = job_id, job_name
         self._directory, self._configuration = directory, configuration
         self._say = say
+        self._led, self._retained_max = led, retained_max
+        self.attempt = 0  # the newest that takes checkpoints
+        self._leads = True
         self._worker: Optional[CoordinatorWorker] = None
 
     def start(self) -> None:
@@ -68,9 +87,21 @@ class CheckpointFiles:
     # ---- on the thread --------------------------------------------------------------------------
 
     def _carry_out(self, order: Order) -> None:
+        if self._led is not None:
+            try:
+                self._led.leadership.require()
+            except LeadershipLostError as lost:
+                self._leads = False
+                if isinstance(order, StoreMetadata):
+                    self._say(MetadataStored(order.checkpoint.checkpoint_id, lost))
+        if not self._leads:
+            return  # what is there belongs to another driver
         match order:
             case StoreMetadata(checkpoint):
                 self._say(MetadataStored(checkpoint.checkpoint_id, self._store(checkpoint)))
+            case StoreJobResult(_, status):
+                assert self._led is not None, "nobody stands by"
+                self._leads = self._led.store_result(status)
             case DiscardCheckpoint(_, location):
                 self._attempt("discard a checkpoint", location, lambda: self._discard(location))
             case DiscardFiles(_, uris):
@@ -81,7 +112,9 @@ class CheckpointFiles:
         parent = checkpoint.location.rstrip("/").rpartition("/")[0]
         try:
             CheckpointStorage(parent, self._configuration).store_metadata(checkpoint)
+            self._record(checkpoint)
         except FlinkishError as error:
+            self._leads = not isinstance(error, LeadershipLostError)
             return error
         except Exception as error:  # whatever a file system raises is that checkpoint's failure, not the job's
             return CheckpointStorageError(
@@ -91,7 +124,25 @@ class CheckpointFiles:
             )
         return None
 
+    def _record(self, checkpoint: CompletedCheckpoint) -> None:
+        """Raises LeadershipLostError: it is not there, and will not be."""
+        while self._led is not None:
+            try:
+                self._led.add_checkpoint(checkpoint, self._retained_max, self.attempt)
+                return
+            except CheckpointStorageError as error:
+                if not error.retryable:
+                    raise
+                log.warning(
+                    "the record of a job cannot be written, trying again job=%s checkpoint=%d error=%s",
+                    self._job_id, checkpoint.checkpoint_id, error.why,
+                )
+                time.sleep(_RECORD_RETRY_S)
+                self._led.leadership.require()
+
     def _discard(self, location: str) -> None:
+        if self._led is not None:
+            self._led.remove_checkpoint(location)
         job_folder = f"{self._directory.rstrip('/')}/{self._job_id}"
         if location == job_folder:
             CheckpointStorage(self._directory, self._configuration).discard_job(self._job_id)

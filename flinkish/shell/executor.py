@@ -6,11 +6,13 @@
     mini-cluster         processes of this machine, no JVM        for this one job
 
 An explicit cluster (``MiniCluster``, ``SessionCluster``) goes before the target.  What is wrong with
-the job itself is found before anything is launched.
+the job itself is found before anything is launched.  With high availability (``high_availability``) a driver waits
+here while another one leads.
 """
 
 from __future__ import annotations
 
+import secrets
 import threading
 from typing import Any, Mapping, Optional, Protocol
 
@@ -21,6 +23,7 @@ from flinkish.graph.execution_graph import slots_needed
 from flinkish.graph.job_graph_generator import create_job_graph
 from flinkish.graph.stream_graph import StreamGraph
 from flinkish.jobmanager.launcher import Launcher
+from flinkish.shell.high_availability import EndedJob, is_enabled, lead, next_job_id
 from flinkish.shell.job_manager import JobManager
 from flinkish.shell.job_runtime import JobRuntime
 from flinkish.shell.local_launcher import LocalLauncher, local_configuration
@@ -56,6 +59,16 @@ def execute_async(
     if cluster is not None:
         return cluster.submit(stream_graph, configuration)
     runtime = prepare(stream_graph)
+    if isinstance(runtime, EndedJob):
+        return JobClient(runtime)
+    try:
+        return _submit(runtime, configuration, spark)
+    except BaseException:
+        runtime.withdraw()
+        raise
+
+
+def _submit(runtime: JobRuntime, configuration: Mapping[str, Any], spark: Any) -> JobClient:
     needed = slots_needed(runtime.job_graph)
     target = options.read(configuration, options.EXECUTION_TARGET)
     if target == "spark-session":
@@ -66,7 +79,7 @@ def execute_async(
         launcher, configuration = LocalLauncher(needed), local_configuration(needed, configuration)
     else:
         launcher = _spark_launcher(needed, configuration, spark)
-    manager = JobManager(launcher, needed, configuration, application=True)
+    manager = JobManager(launcher, _slots_of(launcher, needed, configuration), configuration, application=True)
     try:
         manager.start()
         return JobClient(manager.submit(runtime))
@@ -75,9 +88,30 @@ def execute_async(
         raise
 
 
-def prepare(stream_graph: StreamGraph) -> JobRuntime:
-    """What can be checked and made of a job without a cluster."""
-    return JobRuntime(create_job_graph(stream_graph))
+def _slots_of(launcher: Launcher, needed: int, configuration: Mapping[str, Any]) -> int:
+    """Slots for an application: what its job needs; in reactive mode all but those of one task, which stays free for
+    DataFrame jobs."""
+    capacity = launcher.capacity()
+    if options.read(configuration, options.SCHEDULER_MODE) is None or capacity is None:
+        return needed
+    return max(min(needed, capacity), capacity - options.read(configuration, options.NUM_TASK_SLOTS))
+
+
+def prepare(stream_graph: StreamGraph) -> "JobRuntime | EndedJob":
+    """What can be checked and made of a job without a cluster.  With high availability it waits until this driver
+    leads; an EndedJob is over already."""
+    if not is_enabled(stream_graph.configuration):
+        return JobRuntime(create_job_graph(stream_graph))
+    job_id = next_job_id(stream_graph.job_name, stream_graph.configuration)
+    job_graph = create_job_graph(stream_graph, job_id)
+    led = lead(job_graph, secrets.token_hex(8))
+    if isinstance(led, EndedJob):
+        return led
+    try:
+        return JobRuntime(job_graph, led)
+    except BaseException:
+        led.leadership.resign()
+        raise
 
 
 def _spark_launcher(needed: int, configuration: Mapping[str, Any], spark: Any) -> Launcher:

@@ -26,7 +26,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import Any, Callable, Mapping, Optional, TypeVar
+from typing import Any, Callable, Mapping, Optional, Sequence, TypeVar
 
 from flinkish.common import options
 from flinkish.common.completable_future import CompletableFuture
@@ -40,8 +40,11 @@ from flinkish.errors import (
     NotEnoughSlotsError,
 )
 from flinkish.graph.job_graph import JobGraph
+from flinkish.graph.rescale_job_graph import Parallelism
 from flinkish.jobmanager.dispatcher import Dispatcher
 from flinkish.jobmanager.events import (
+    AbandonSupervisors,
+    Aborted,
     AbortSinks,
     CancelRequested,
     CheckpointEffect,
@@ -53,14 +56,19 @@ from flinkish.jobmanager.events import (
     Disconnected,
     ExecutionChanged,
     Inform,
+    JobRescaled,
     JobStatusChanged,
     JobSubmitted,
     LaunchEnded,
     Launched,
+    LaunchMoreSlots,
     LaunchSlots,
     LaunchSupervisors,
+    RescaleRequested,
+    RescaleResult,
     Send,
     SlotRegistered,
+    SlotsAdded,
     SlotSaid,
     SnapshotRequested,
     SnapshotResult,
@@ -168,6 +176,7 @@ class JobManager:
         self._dispatcher = Dispatcher(
             ResourceManager(
                 capacity=slots,
+                grows_to=capacity if application else slots,
                 request_timeout_ms=options.read(configuration, options.SLOT_REQUEST_TIMEOUT),
                 heartbeat_timeout_ms=self._heartbeat_timeout_ms,
                 release_timeout_ms=cancellation_timeout_ms or 10_000,
@@ -187,8 +196,8 @@ class JobManager:
         # Of jobs that have not ended: what a job carries (a collection, say) need not stay as long as its result.
         self._runtimes: dict[str, JobRuntime] = {}
         self._storing: list[threading.Thread] = []  # the checkpoint storage of jobs that have ended
-        self._snapshots: dict[int, CompletableFuture[str]] = {}  # that somebody waits for, by request
-        self._last_snapshot = 0
+        self._requests: dict[int, CompletableFuture] = {}  # that somebody waits for
+        self._last_request = 0
         self._lease: Optional[str] = None
         self._launches: list[SlotLaunch] = []  # of that lease, by task index
         self._tick_due_ms = 0
@@ -249,6 +258,9 @@ class JobManager:
             self._jobs[runtime.job_id] = managed
             self._runtimes[runtime.job_id] = runtime
         runtime.attach(self._post)
+        runtime.on_leadership_lost(
+            lambda error: self._loop.call_soon_threadsafe(self._leadership_lost, managed, error)
+        )
         self._post(JobSubmitted(runtime.description))
         return managed
 
@@ -257,27 +269,34 @@ class JobManager:
     ) -> CompletableFuture[str]:
         """A checkpoint or savepoint of a job; its location when it is complete, and for one that stops the job
         when all tasks have ended.  ``directory``: URI for a savepoint; None: as the job says."""
+        return self._request(lambda id_: CheckpointEvent(job_id, SnapshotRequested(id_, kind, directory)))
+
+    def rescale(self, job_id: str, parallelism: Parallelism) -> CompletableFuture[None]:
+        """Have a job go on with another parallelism, see ``jobmanager.rescaling``; done when all tasks run again."""
+        return self._request(lambda id_: RescaleRequested(job_id, id_, parallelism))
+
+    def _request(self, event: Callable[[int], Any]) -> CompletableFuture:
+        """Post the event of a request with this id; its answer."""
         self.check_process()
-        future: CompletableFuture[str] = CompletableFuture()
+        future: CompletableFuture = CompletableFuture()
         with self._lock:
-            self._last_snapshot += 1
-            request_id = self._last_snapshot
-            self._snapshots[request_id] = future
-        self._post(CheckpointEvent(job_id, SnapshotRequested(request_id, kind, directory)))
+            self._last_request += 1
+            request_id = self._last_request
+            self._requests[request_id] = future
+        self._post(event(request_id))
         if self._loop_over:
-            self._answer(SnapshotResult(request_id, error=InternalError("the cluster is closed")))
+            self._answer(request_id, error=InternalError("the cluster is closed"))
         return future
 
-    def _answer(self, result: SnapshotResult) -> None:
+    def _answer(self, request_id: int, result: Any = None, error: Optional[FlinkishError] = None) -> None:
         with self._lock:
-            future = self._snapshots.pop(result.request_id, None)
+            future = self._requests.pop(request_id, None)
         if future is None:
             return
-        if result.error is not None:
-            future.set_exception(result.error)
+        if error is not None:
+            future.set_exception(error)
         else:
-            assert result.location is not None
-            future.set_result(result.location)
+            future.set_result(result)
 
     def describe(self) -> dict:
         """Jobs and slots as plain data, for the REST API."""
@@ -346,8 +365,8 @@ class JobManager:
                     log.warning("checkpoints of an ended job may be left over thread=%r", thread.name)
             for job in self._jobs.values():
                 self._abandon(job)
-            for request_id in list(self._snapshots):
-                self._answer(SnapshotResult(request_id, error=InternalError("the cluster is closed")))
+            for request_id in list(self._requests):
+                self._answer(request_id, error=InternalError("the cluster is closed"))
             _living.discard(self)
             self._closed.set()
             log.info("job manager closed")
@@ -421,6 +440,18 @@ class JobManager:
                 self._abandon_soon(job)
         self._close_in_background()
 
+    def _leadership_lost(self, job: ManagedJob, error: FlinkishError) -> None:
+        """Let go of the job without another word to its storage and sinks: they are another driver's now."""
+        if job._core_ended.is_set():
+            return
+        log.error("job ends here, another driver may go on with it job=%s name=%r", job.job_id, job.job_name)
+        job._error = error
+        self._abandon_soon(job)
+        if self.application:
+            self._close_in_background()
+        else:
+            self._step(CancelRequested(job.job_id))  # its slots are for other jobs
+
     def _abandon_soon(self, job: ManagedJob) -> None:
         job._status, job._ended_s = JobStatus.FAILED, time.time()
         self._close_coordinators(job.job_id, job._error)
@@ -484,10 +515,16 @@ class JobManager:
                 self._guarded(job_id, lambda runtime: runtime.stop_coordinators())
             case CheckpointEffect(job_id, order):
                 self._guarded(job_id, lambda runtime: runtime.carry_out(order))
-            case SnapshotResult():
-                self._answer(effect)
+            case SnapshotResult(request_id, location, error):
+                self._answer(request_id, location, error)
+            case JobRescaled(job_id, job_graph):
+                self._guarded(job_id, lambda runtime: runtime.rescale(job_graph))
+            case RescaleResult(request_id, error):
+                self._answer(request_id, error=error)
             case CommitSinks(job_id, attempt, prepared):
                 self._guarded(job_id, lambda runtime: runtime.commit(attempt, prepared))
+            case AbortSinks(job_id, attempt) if job_id not in self._runtimes:
+                self._events.append(Aborted(job_id, attempt))  # it was abandoned: what it prepared is left alone
             case AbortSinks(job_id, attempt, kept):
                 self._guarded(job_id, lambda runtime: runtime.abort(attempt, kept))
             case CloseConnection(connection, reason):
@@ -500,6 +537,11 @@ class JobManager:
                 error = self._hand_over([self._launches[task] for task in tasks])
                 if error is not None:  # the other supervisors of this launch live on
                     self._events += [SupervisorEnded(task, error) for task in tasks]
+            case LaunchMoreSlots(count):
+                self._launch_more(count)
+            case AbandonSupervisors(tasks):
+                log.warning("nothing is heard of supervisors, killing what carries them tasks=%s", tasks)
+                self.launcher.abandon(tasks)
             case Inform(text):
                 log.info("%s", text)
             case Warn(text):
@@ -525,6 +567,8 @@ class JobManager:
 
     def _job_changed(self, job_id: str, status: JobStatus, error: Optional[FlinkishError]) -> None:
         job = self._jobs[job_id]
+        if job._core_ended.is_set():
+            return  # it was abandoned; only its slots have been waited for
         log.info("job changed job=%s name=%r status=%s", job_id, job.job_name, status.name)
         if not status.is_globally_terminal_state():
             job._status = status
@@ -606,13 +650,32 @@ class JobManager:
     def _launch(self) -> None:
         if self._stopping_supervisors:
             return
-        lease = secrets.token_hex(8)
+        lease = self._lease = secrets.token_hex(8)
+        self._launches = self._describe_launches(lease, range(self.slots), first_task=0)
+        self._step(Launched(lease, tuple((launch.task_index, launch.slot_ids) for launch in self._launches)))
+        error = self._hand_over(self._launches)
+        if error is not None:
+            self._launch_over(error)
+
+    def _launch_more(self, count: int) -> None:
+        """Supervisors beside those of the launch that lives; the next launch has as many from its start."""
+        assert self._lease is not None
+        numbers = range(self.slots, self.slots + count)
+        launches = self._describe_launches(self._lease, numbers, first_task=len(self._launches))
+        self.slots += count
+        self._launches += launches
+        self._step(SlotsAdded(tuple((launch.task_index, launch.slot_ids) for launch in launches)))
+        error = self._hand_over(launches)
+        if error is not None:
+            self._events += [SupervisorEnded(launch.task_index, error) for launch in launches]
+
+    def _describe_launches(self, lease: str, slots: Sequence[int], first_task: int) -> list[SlotLaunch]:
         per_task = options.read(self._configuration, options.NUM_TASK_SLOTS)
-        names = [f"{lease[:6]}-{number}" for number in range(self.slots)]
-        self._launches = [
+        names = [f"{lease[:6]}-{number}" for number in slots]
+        return [
             SlotLaunch(
                 lease=lease,
-                task_index=task,
+                task_index=first_task + task,
                 slot_ids=tuple(names[task * per_task : (task + 1) * per_task]),
                 job_manager_addresses=self._addresses,
                 secret=self._secret,
@@ -622,13 +685,8 @@ class JobManager:
                 sys_path=driver_sys_path(),
                 tls=self._tls,
             )
-            for task in range(math.ceil(self.slots / per_task))
+            for task in range(math.ceil(len(names) / per_task))
         ]
-        self._lease = lease
-        self._step(Launched(lease, tuple((launch.task_index, launch.slot_ids) for launch in self._launches)))
-        error = self._hand_over(self._launches)
-        if error is not None:
-            self._launch_over(error)
 
     def _hand_over(self, launches: list[SlotLaunch]) -> Optional[FlinkishError]:
         """Start supervisors; why that was not possible, if so."""

@@ -15,12 +15,12 @@ import logging
 import pickle
 import threading
 from dataclasses import replace
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Mapping, Optional
 
 from flinkish.common import options
 from flinkish.connectors.spi import Sink, SinkCoordinator
 from flinkish.datastream.transformations import SinkOperator, SourceOperator
-from flinkish.errors import FlinkishError, InvalidJobError
+from flinkish.errors import FlinkishError, InvalidJobError, LeadershipLostError
 from flinkish.graph.execution_graph import build_deployments
 from flinkish.graph.job_graph import ChainedOperator, JobGraph, JobVertex
 from flinkish.graph.chain_pickling import main_module_classes, pickle_chains
@@ -39,9 +39,11 @@ from flinkish.jobmanager.events import (
     DiscardFiles,
     NotifyCoordinators,
     SnapshotCoordinators,
+    StoreJobResult,
     StoreMetadata,
 )
-from flinkish.jobmanager.job_master import JobDescription
+from flinkish.jobmanager.job_description import JobDescription
+from flinkish.jobmanager.reactive_scaling import ReactiveScaling
 from flinkish.jobmanager.restart_strategy import create_restart_strategy
 from flinkish.jobmanager.restore_decision import deal_out_checkpoint
 from flinkish.jobmanager.sink_coordinator import (
@@ -59,10 +61,13 @@ from flinkish.messages.control import DeployTasks, OperatorEvent, SinkCommittabl
 from flinkish.messages.deployment import SlotAddress, TaskDeploymentDescriptor
 from flinkish.shell.checkpoint_files import CheckpointFiles
 from flinkish.shell.coordinator_worker import CoordinatorWorker
+from flinkish.shell.high_availability import LedJob
 from flinkish.shell.module_path import driver_sys_path
 from flinkish.shell.state_recovery import checkpoint_settings
 
 log = logging.getLogger(__name__)
+
+_COMMITTERS_END_S = 5
 
 Operators = list[tuple[JobVertex, ChainedOperator]]
 
@@ -74,16 +79,16 @@ class JobRuntime:
         InvalidJobError: something in the job cannot be sent to a slot, or a sink refuses.
         StateMigrationError: the job cannot go on from the checkpoint that its settings name.
         CheckpointStorageError: that one cannot be read.
+
+    ``led``: where other drivers stand by; None: there are none.
     """
 
-    def __init__(self, job_graph: JobGraph):
+    def __init__(self, job_graph: JobGraph, led: Optional[LedJob] = None):
         self.job_graph = job_graph
         self.job_id, self.job_name = job_graph.job_id, job_graph.job_name
         self._configuration = job_graph.configuration
         operators = [(vertex, op) for vertex in job_graph.vertices for op in vertex.chain.operators]
-        self._sources: Operators = [
-            (vertex, op) for vertex, op in operators if isinstance(op.operator, SourceOperator)
-        ]
+        self._sources = _sources_of(job_graph)
         self._sinks: Operators = [
             (vertex, op)
             for vertex, op in operators
@@ -91,8 +96,12 @@ class JobRuntime:
         ]
         commits = any(_commits(op.operator.sink) for _, op in self._sinks)
         settings = checkpoint_settings(
-            job_graph, frozenset(op.operator_id for _, op in self._sources), commits
+            job_graph,
+            frozenset(op.operator_id for _, op in self._sources),
+            commits,
+            None if led is None else led.record,
         )
+        self._led = led
         self._chains = pickle_chains(job_graph)
         for _, op in self._sinks:  # last, because it may make the folder
             _validate(op.operator.sink, op.name, settings.restored is not None)
@@ -100,7 +109,7 @@ class JobRuntime:
         self._final_checkpoint = settings.configuration.final_checkpoint
         self._needs_committers = commits or bool(settings.restored and settings.restored.commits)
         self._main_classes = main_module_classes()
-        self._attempt = 0
+        self._attempt = first_attempt = 0 if led is None else led.record.attempt + 1
         self._deployments: dict[str, tuple[TaskDeploymentDescriptor, ...]] = {}
         self._post: Optional[Callable[[Any], None]] = None
         self._before_attach: list[Any] = []
@@ -118,6 +127,8 @@ class JobRuntime:
             settings.configuration.directory,
             self._configuration,
             self._say_to_checkpoints,
+            led,
+            settings.retained_max,
         )
         self._committer_worker: Optional[CoordinatorWorker] = None
         self._sink_coordinators: dict[str, SinkCoordinator] = {}
@@ -133,6 +144,8 @@ class JobRuntime:
             checkpoints=settings,
             restart_strategy=create_restart_strategy(self._configuration, self._checkpointing),
             recovery_timeout_ms=options.read(self._configuration, options.RECOVERY_TIMEOUT),
+            reactive=_reactive_scaling(self._configuration),
+            first_attempt=first_attempt,
             cancellation_interval_ms=options.read(
                 self._configuration, options.TASK_CANCELLATION_INTERVAL
             ),
@@ -182,6 +195,10 @@ class JobRuntime:
 
     # ---- slots ----------------------------------------------------------------------------------
 
+    def rescale(self, job_graph: JobGraph) -> None:
+        """From the next attempt on the job is this one, which differs from the one before in its parallelism only."""
+        self.job_graph, self._sources = job_graph, _sources_of(job_graph)
+
     def deployment(self, attempt: int, index: int, slots: tuple[SlotAddress, ...]) -> DeployTasks:
         """What ``slots[index]`` is told to run."""
         if index == 0:
@@ -221,7 +238,8 @@ class JobRuntime:
     def start_coordinators(self, attempt: int, checkpoint: Optional[CompletedCheckpoint]) -> None:
         """Those of sources; what they saved in ``checkpoint`` is where they go on."""
         self.stop_coordinators()
-        self._attempt, self._checkpoint = attempt, checkpoint
+        self._attempt = self._files.attempt = attempt
+        self._checkpoint = checkpoint
         saved = {} if checkpoint is None else checkpoint.operators
         for vertex, op in self._sources:
             worker = CoordinatorWorker(
@@ -290,8 +308,38 @@ class JobRuntime:
         committers = self._committer_worker
         if committers is not None:
             # Behind what the storage has yet to do, for committables are aborted after that.
-            self._files.after(lambda: committers.close(_nothing))
+            self._files.after(committers.close, _nothing)
+        if self._led is not None:  # behind the result, so that who takes over finds it
+            self._files.after(self._resign)
         return self._files.close()
+
+    # ---- high availability ----------------------------------------------------------------------
+
+    def on_leadership_lost(self, listener: Callable[[FlinkishError], None]) -> None:
+        """``listener`` gets the error on another thread; never where no other drivers stand by."""
+        if self._led is not None:
+            self._led.leadership.on_lost(listener)
+
+    def withdraw(self) -> None:
+        """Instead of ``attach``: this driver cannot run the job after all."""
+        if self._led is not None:
+            self._led.leadership.resign()
+
+    def _resign(self) -> None:
+        assert self._led is not None
+        if self._committer_worker is not None:  # what they are at is done as leader, if it ends in time
+            self._committer_worker.thread.join(_COMMITTERS_END_S)
+        self._led.leadership.resign()
+
+    def _as_leader(self, call: Callable[..., None], *args: Any) -> None:
+        """On the committers' thread."""
+        if self._led is not None:
+            try:
+                self._led.leadership.require()
+            except LeadershipLostError as error:
+                log.warning("a committer is not called any more job=%s error=%s", self.job_id, error.why)
+                return
+        call(*args)
 
     # ---- checkpoints ----------------------------------------------------------------------------
 
@@ -307,7 +355,7 @@ class JobRuntime:
             case NotifyCoordinators(_, checkpoint_id, complete):
                 for operator_id, coordinator in self._source_coordinators.items() if complete else ():
                     self._workers[operator_id].submit(coordinator.notify_checkpoint_complete, checkpoint_id)
-            case StoreMetadata() | DiscardCheckpoint() | DiscardFiles():
+            case StoreMetadata() | StoreJobResult() | DiscardCheckpoint() | DiscardFiles():
                 self._files.carry_out(effect)
             case CommitCheckpoint(commit):
                 self._on_committers(self._commit_checkpoint, commit, self._attempt)
@@ -331,7 +379,7 @@ class JobRuntime:
 
     def _on_committers(self, call: Callable[..., None], *args: Any) -> None:
         assert self._committer_worker is not None, "no sink commits"
-        self._committer_worker.submit(call, *args)
+        self._committer_worker.submit(self._as_leader, call, *args)
 
     def _commit_checkpoint(self, commit: CheckpointCommit, attempt: int) -> None:
         unknown = sorted(commit.committables.keys() - self._collectors.keys())
@@ -385,6 +433,25 @@ class JobRuntime:
         explained = user_error(f'a committer of job "{self.job_name}" failed in the driver', error)
         self._say(Committed(self.job_id, self._attempt, explained))
         self._say(Aborted(self.job_id, self._attempt))
+
+
+def _reactive_scaling(configuration: Mapping[str, Any]) -> Optional[ReactiveScaling]:
+    if options.read(configuration, options.SCHEDULER_MODE) is None:
+        return None
+    return ReactiveScaling(
+        options.read(configuration, options.EXECUTING_STABILIZATION_TIMEOUT),
+        options.read(configuration, options.SUBMISSION_STABILIZATION_TIMEOUT),
+        options.read(configuration, options.COOLDOWN_AFTER_RESCALING),
+    )
+
+
+def _sources_of(job_graph: JobGraph) -> Operators:
+    return [
+        (vertex, op)
+        for vertex in job_graph.vertices
+        for op in vertex.chain.operators
+        if isinstance(op.operator, SourceOperator)
+    ]
 
 
 def _commits(sink: Sink) -> bool:

@@ -10,6 +10,7 @@ from flinkish.common.completable_future import CompletableFuture
 from flinkish.common.job_execution_result import JobExecutionResult
 from flinkish.common.job_status import JobStatus
 from flinkish.errors import FlinkishError, JobCancelledError
+from flinkish.graph.rescale_job_graph import Parallelism
 from flinkish.jobmanager.dispatcher import Dispatcher
 from flinkish.jobmanager.events import CancelRequested
 from flinkish.messages.checkpoints import SnapshotKind
@@ -66,6 +67,10 @@ class ManagedJob:
         """Take a savepoint, then end the job; ``drain``: event time comes to its end before."""
         kind = SnapshotKind.SAVEPOINT_TERMINATE if drain else SnapshotKind.SAVEPOINT_SUSPEND
         return self._manager.take_snapshot(self.job_id, kind, _absolute(directory))
+
+    def rescale(self, parallelism: Parallelism) -> CompletableFuture[None]:
+        """Go on with another parallelism."""
+        return self._manager.rescale(self.job_id, parallelism)
 
     def wait(self, timeout_s: Optional[float] = None) -> JobExecutionResult:
         """Wait for the end, and in application mode for the end of slots and threads too.

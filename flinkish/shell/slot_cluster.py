@@ -11,6 +11,7 @@ from flinkish.common.job_client import JobClient
 from flinkish.errors import InvalidJobError
 from flinkish.jobmanager.launcher import Launcher
 from flinkish.shell.executor import prepare
+from flinkish.shell.high_availability import EndedJob
 from flinkish.shell.job_manager import JobManager
 
 
@@ -69,8 +70,14 @@ class SlotCluster(abc.ABC):
     ) -> JobClient:
         """Start a job and return at once."""
         runtime = prepare(stream_graph)
-        self.start()
-        return JobClient(self.job_manager.submit(runtime))
+        if isinstance(runtime, EndedJob):
+            return JobClient(runtime)
+        try:
+            self.start()
+            return JobClient(self.job_manager.submit(runtime))
+        except BaseException:
+            runtime.withdraw()
+            raise
 
     @property
     def job_manager(self) -> JobManager:

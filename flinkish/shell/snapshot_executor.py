@@ -15,6 +15,11 @@ works waits until that has ended (its memory is what it was at its barrier).  Th
 
 A child inherits none of the slot's duties (`SlotProcess._in_forked_child`), runs nobody's exit handlers, and
 answers by a pipe.  One that dies is a snapshot that has failed.
+
+State in a database (rocksdb) stands still without a child, which could not use the database's threads: the thread writes
+it (`database_snapshots`).
+
+What an unaligned barrier has overtaken is bytes already: up to 20 kB in the message, else the thread writes a file.
 """
 
 from __future__ import annotations
@@ -37,9 +42,17 @@ from typing import IO, Any, Callable, Mapping, NoReturn, Optional, Union
 
 from flinkish.common import options as config
 from flinkish.errors import CheckpointFailedError, FlinkishError, InternalError, ResourceError
-from flinkish.messages.checkpoints import Bytes, CheckpointOptions, FileHandle, InlineBytes, KeyedStateHandle
+from flinkish.messages.checkpoints import (
+    Bytes,
+    CheckpointOptions,
+    FileHandle,
+    InFlightPart,
+    InlineBytes,
+    KeyedStateHandle,
+)
 from flinkish.messages.deployment import ExecutionAttemptID
 from flinkish.operators.snapshots import TaskSnapshot
+from flinkish.shell.database_snapshots import BaseMaterialiser, write_snapshot
 from flinkish.shell.event_loop import EventLoop
 from flinkish.storage.checkpoint_storage import CheckpointStorage
 
@@ -89,6 +102,8 @@ class SnapshotExecutor:
         on_stored: (execution, checkpoint id, handles by operator id, ms it took, bytes written); may be called
             before ``store`` returns.
         on_failed: (execution, checkpoint id, error).
+        on_in_flight_stored: (execution, checkpoint id, content, parts); may be called before ``store_in_flight``
+            returns.
     """
 
     def __init__(
@@ -96,14 +111,18 @@ class SnapshotExecutor:
         loop: EventLoop,
         on_stored: Callable[[ExecutionAttemptID, int, Handles, int, int], None],
         on_failed: Callable[[ExecutionAttemptID, int, FlinkishError], None],
+        on_in_flight_stored: Callable[[ExecutionAttemptID, int, Bytes, tuple[InFlightPart, ...]], None],
     ):
         self._loop = loop
         self._on_stored, self._on_failed = on_stored, on_failed
+        self._on_in_flight_stored = on_in_flight_stored
         self._configuration: Mapping[str, Any] = {}
         self._storages: dict[str, CheckpointStorage] = {}
         self._children: dict[_Key, _Child] = {}  # in the order of their forks
         self._wanted: set[_Key] = set()  # of those, and of what the thread does
+        self._wanted_in_flight: set[_Key] = set()
         self._worker: Optional[_Worker] = None
+        self._base_worker: Optional[_Worker] = None  # so that no acknowledgement waits for a base
 
     def configure(self, configuration: Mapping[str, Any]) -> None:
         """The job's; nothing is under way."""
@@ -119,6 +138,9 @@ class SnapshotExecutor:
         key = snapshot.execution, snapshot.checkpoint_id
         try:
             storage = None if snapshot.options.is_inline else self._storage_of(snapshot.options)
+            if any(part.stands_still for part in snapshot.keyed.values()):
+                self._write_databases(key, snapshot, storage, begun_ns)
+                return
             written = _write_synchronously(snapshot)
             if written is None:
                 self._fork(key, snapshot, storage, begun_ns)
@@ -136,14 +158,76 @@ class SnapshotExecutor:
         def write() -> dict[str, Bytes]:
             return contents | {name: storage.write(location, data) for name, data in large.items()}
 
+        self._write_in_thread(key, snapshot, write, begun_ns)
+
+    def _write_databases(
+        self, key: _Key, snapshot: TaskSnapshot, storage: Optional[CheckpointStorage], begun_ns: int
+    ) -> None:
         self._wanted.add(key)
-        self._in_thread(key, snapshot, write, begun_ns)
+
+        def done(stored: Any) -> None:
+            if key in self._wanted:
+                self._wanted.discard(key)
+                self._on_stored(*key, stored[0], (time.monotonic_ns() - begun_ns) // 1_000_000, stored[1])
+
+        work = functools.partial(write_snapshot, snapshot, storage, INLINE_BYTES_MAX)
+        self._in_thread(work, done, lambda error: self._failed(key, error))
+
+    def materialiser(self, job_id: str) -> Optional[BaseMaterialiser]:
+        """Stores what operators keep in databases between checkpoints; None: the job has no incremental ones."""
+        directory = config.read(self._configuration, config.CHECKPOINT_DIRECTORY)
+        if directory is None or config.read(self._configuration, config.CHECKPOINT_STORAGE) == "jobmanager":
+            return None
+        if config.read(self._configuration, config.CHECKPOINTING_INTERVAL) is None:
+            return None
+        if not config.read(self._configuration, config.ROCKSDB_INCREMENTAL):
+            return None
+        storage = self._storage_in(str(directory))
+
+        def in_thread(work: Callable[[], Any], done: Callable[[Any], None], failed: Callable[[Any], None]) -> None:
+            if self._base_worker is None:
+                self._base_worker = _Worker("state-base")
+            self._in_thread(work, done, failed, self._base_worker)
+
+        return BaseMaterialiser(storage, storage.shared_location(job_id), in_thread)
+
+    def store_in_flight(
+        self,
+        execution: ExecutionAttemptID,
+        checkpoint_id: int,
+        options: CheckpointOptions,
+        data: bytes,
+        parts: tuple[InFlightPart, ...],
+    ) -> None:
+        """Make durable what a barrier has overtaken."""
+        if options.is_inline or len(data) <= INLINE_BYTES_MAX:
+            self._on_in_flight_stored(execution, checkpoint_id, InlineBytes(data), parts)
+            return
+        key = execution, checkpoint_id
+        self._wanted_in_flight.add(key)
+
+        def write() -> Bytes:
+            return self._storage_of(options).write(options.location, data)
+
+        def done(content: Bytes) -> None:
+            if key in self._wanted_in_flight:
+                self._wanted_in_flight.discard(key)
+                self._on_in_flight_stored(execution, checkpoint_id, content, parts)
+
+        def failed(error: FlinkishError) -> None:
+            if key in self._wanted_in_flight:
+                self.drop(*key)
+                log.warning("records in flight not stored execution=%s checkpoint=%d\n%s", *key, error)
+                self._on_failed(*key, error)
+
+        self._in_thread(write, done, failed)
 
     def drop(self, execution: ExecutionAttemptID, checkpoint_id: int) -> None:
         """It is not wanted any more; neither callback follows.  What it has written belongs to the folder of
         its checkpoint, which the JobManager deletes."""
         key = execution, checkpoint_id
         self._wanted.discard(key)
+        self._wanted_in_flight.discard(key)
         child = self._children.pop(key, None)
         if child is not None:
             self._end(child, kill=True)
@@ -155,13 +239,20 @@ class SnapshotExecutor:
             return content.data
         return self._storage_at(content.uri).open_file(content)
 
+    @property
+    def shares_memory(self) -> bool:
+        """A child is at work, so that whatever is written to is copied first."""
+        return bool(self._children)
+
     def close(self) -> None:
         """Drop all that is under way."""
         for key in list(self._children):
             self.drop(*key)
         self._wanted.clear()
-        if self._worker is not None:
-            self._worker.stop()
+        self._wanted_in_flight.clear()
+        for worker in (self._worker, self._base_worker):
+            if worker is not None:
+                worker.stop()
 
     # ---- storage --------------------------------------------------------------------------------
 
@@ -253,7 +344,7 @@ class SnapshotExecutor:
         else:
             assert storage is not None
             upload = functools.partial(_upload, storage, snapshot.options.location, child.files)
-            self._in_thread(key, snapshot, upload, child.begun_ns)
+            self._write_in_thread(key, snapshot, upload, child.begun_ns)
 
     def _end(self, child: _Child, kill: bool) -> Optional[int]:
         """Release what the parent has of it; its wait status, None when somebody else has taken that."""
@@ -271,31 +362,43 @@ class SnapshotExecutor:
 
     # ---- the thread -----------------------------------------------------------------------------
 
-    def _in_thread(
+    def _write_in_thread(
         self, key: _Key, snapshot: TaskSnapshot, work: Callable[[], dict[str, Bytes]], begun_ns: int
     ) -> None:
-        if self._worker is None:
-            self._worker = _Worker()
+        self._wanted.add(key)
+
+        def done(contents: dict[str, Bytes]) -> None:
+            if key in self._wanted:
+                self._wanted.discard(key)
+                self._stored(key, snapshot, contents, begun_ns)
+
+        self._in_thread(work, done, lambda error: self._failed(key, error))
+
+    def _in_thread(
+        self,
+        work: Callable[[], Any],
+        done: Callable[[Any], None],
+        failed: Callable[[FlinkishError], None],
+        worker: Optional["_Worker"] = None,
+    ) -> None:
+        """``done(result)`` or ``failed(error)`` is called in the loop's thread."""
+        if worker is None:
+            if self._worker is None:
+                self._worker = _Worker("snapshot-upload")
+            worker = self._worker
 
         def run() -> None:
             try:
-                contents = work()
+                result = work()
             except FlinkishError as error:
-                self._loop.call_soon_threadsafe(self._failed, key, error)
+                self._loop.call_soon_threadsafe(failed, error)
             except Exception as error:
                 wrapped = InternalError("could not store a snapshot", why=f"{type(error).__name__}: {error}")
-                self._loop.call_soon_threadsafe(self._failed, key, wrapped)
+                self._loop.call_soon_threadsafe(failed, wrapped)
             else:
-                self._loop.call_soon_threadsafe(self._thread_done, key, snapshot, contents, begun_ns)
+                self._loop.call_soon_threadsafe(done, result)
 
-        self._worker.submit(run)
-
-    def _thread_done(
-        self, key: _Key, snapshot: TaskSnapshot, contents: dict[str, Bytes], begun_ns: int
-    ) -> None:
-        if key in self._wanted:
-            self._wanted.discard(key)
-            self._stored(key, snapshot, contents, begun_ns)
+        worker.submit(run)
 
     def _failed(self, key: _Key, error: FlinkishError) -> None:
         if key in self._wanted:
@@ -349,9 +452,11 @@ def _be_child(
         gc.disable()  # a pass would touch, and so copy, the memory of all objects
         os.nice(_CHILD_NICENESS)
         if os.read(goes_fd, 1):  # else the parent is gone
-            answer = pickle.dumps(_written(snapshot, storage, files))
-            with os.fdopen(answers_fd, "wb") as out:
-                out.write(answer)
+            answer = memoryview(pickle.dumps(_written(snapshot, storage, files)))
+            # The pipe stays open: the kernel closes it when it has given back our memory, which takes 100 ms a GB
+            # or, as we are nice, much longer, and the parent waits for our end when it sees the pipe's.
+            while answer:
+                answer = answer[os.write(answers_fd, answer) :]
     finally:
         os._exit(0)
 
@@ -419,9 +524,9 @@ def _close(files: Mapping[str, IO[bytes]]) -> None:
 class _Worker:
     """One thread; it ends with the process and keeps nobody."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self._queue: queue.SimpleQueue[Optional[Callable[[], None]]] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="snapshot-upload", daemon=True).start()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def submit(self, work: Callable[[], None]) -> None:
         self._queue.put(work)

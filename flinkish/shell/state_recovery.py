@@ -12,14 +12,16 @@ from typing import Any, Mapping, Optional
 
 from flinkish.common import options
 from flinkish.common.configuration import Configuration
+from flinkish.datastream.partitioners import CustomPartitioner
 from flinkish.errors import CorruptSnapshotError, InvalidJobError
 from flinkish.graph.job_graph import JobGraph
 from flinkish.jobmanager.checkpoint_coordinator import CheckpointConfiguration
 from flinkish.jobmanager.completed_checkpoints import CheckpointRetention
-from flinkish.jobmanager.job_master import CheckpointSettings
+from flinkish.jobmanager.job_description import CheckpointSettings
 from flinkish.jobmanager.restore_decision import decide_restore
 from flinkish.messages.checkpoints import JOB_MANAGER_STORAGE, CompletedCheckpoint
 from flinkish.storage.checkpoint_storage import CheckpointStorage
+from flinkish.storage.ha_store import JobRecord
 
 log = logging.getLogger(__name__)
 
@@ -47,30 +49,30 @@ def checkpoint_directory(configuration: Mapping[str, Any]) -> str:
 
 
 def checkpoint_settings(
-    job_graph: JobGraph, coordinated: frozenset[str], commits: bool
+    job_graph: JobGraph, coordinated: frozenset[str], commits: bool, record: Optional[JobRecord] = None
 ) -> CheckpointSettings:
     """What the job's CheckpointCoordinator begins with.
 
     Args:
         coordinated: operators whose coordinators take snapshots.
         commits: a sink has a committer.
+        record: where another driver has left the job, which goes before the settings.
     Raises:
         InvalidJobError: settings that cannot work.
         StateMigrationError: the program cannot go on from the checkpoint that the settings name.
         CheckpointStorageError: that one cannot be read.
     """
     configuration = job_graph.configuration
-    if options.read(configuration, options.CHECKPOINTING_UNALIGNED):
-        raise InvalidJobError(
-            "could not take unaligned checkpoints",
-            where=options.CHECKPOINTING_UNALIGNED.key,
-            why="the slots of this version align barriers; none overtakes records yet",
-            do=f"set it to false, or {options.CHECKPOINTING_MODE.key} to AT_LEAST_ONCE if alignment takes too long",
-        )
+    unaligned = _unaligned(job_graph)
     directory = checkpoint_directory(configuration)
     interval_ms = options.read(configuration, options.CHECKPOINTING_INTERVAL)
     savepoints = options.read(configuration, options.SAVEPOINT_DIRECTORY)
-    restored, owned = _find_restored(job_graph, directory)
+    restored: Optional[CompletedCheckpoint]
+    retained: tuple[CompletedCheckpoint, ...] = ()
+    if record is not None and record.checkpoints:
+        restored, owned, retained = _restored_by_record(job_graph, record)
+    else:
+        restored, owned = _find_restored(job_graph, directory)
     return CheckpointSettings(
         CheckpointConfiguration(
             directory,
@@ -81,16 +83,57 @@ def checkpoint_settings(
             options.read(configuration, options.CHECKPOINTING_MAX_CONCURRENT),
             options.read(configuration, options.CHECKPOINTING_TOLERABLE_FAILURES),
             exactly_once=options.read(configuration, options.CHECKPOINTING_MODE) == "EXACTLY_ONCE",
+            unaligned=unaligned,
+            aligned_timeout_ms=options.read(configuration, options.CHECKPOINTING_ALIGNED_TIMEOUT) or None,
             final_checkpoint=commits and interval_ms is not None,
+            high_availability=record is not None,
         ),
         coordinated,
-        run_id=secrets.token_hex(8),
+        run_id=secrets.token_hex(8) if record is None else record.run_id,
         retained_max=options.read(configuration, options.CHECKPOINTS_RETAINED),
         retention=CheckpointRetention[options.read(configuration, options.CHECKPOINTING_RETENTION)],
         restored=restored,
         owned=owned,
         flinkish_version=_version(),
+        retained=retained,
+        next_checkpoint_id=1 if record is None else record.next_checkpoint_id,
     )
+
+
+def _unaligned(job_graph: JobGraph) -> bool:
+    """Whether barriers may overtake records.
+
+    Raises:
+        InvalidJobError: they cannot, in this job.
+    """
+    configuration = job_graph.configuration
+    if not options.read(configuration, options.CHECKPOINTING_UNALIGNED):
+        return False
+    key = options.CHECKPOINTING_UNALIGNED.key
+    if options.read(configuration, options.CHECKPOINTING_MODE) != "EXACTLY_ONCE":
+        log.warning("%s is left out: there is nothing to align in mode AT_LEAST_ONCE", key)
+        return False
+    concurrent = options.read(configuration, options.CHECKPOINTING_MAX_CONCURRENT)
+    if concurrent > 1:
+        raise InvalidJobError(
+            "could not take unaligned checkpoints",
+            where=key,
+            why=f"{options.CHECKPOINTING_MAX_CONCURRENT.key} is {concurrent}: barriers cannot overtake those of "
+            "another checkpoint",
+            do=f"set {options.CHECKPOINTING_MAX_CONCURRENT.key} to 1",
+        )
+    names = {vertex.id: vertex.name for vertex in job_graph.vertices}
+    custom = [edge for edge in job_graph.edges if isinstance(edge.partitioner, CustomPartitioner)]
+    if custom and not options.read(configuration, options.CHECKPOINTING_FORCE_UNALIGNED):
+        raise InvalidJobError(
+            "could not take unaligned checkpoints",
+            where=f'partition_custom() from "{names[custom[0].source_vertex_id]}" to '
+            f'"{names[custom[0].target_vertex_id]}"',
+            why="after a rescale the partitioner is asked again about records in flight, and nobody knows whether it "
+            "gives the same answer each time",
+            do=f"if it does, set {options.CHECKPOINTING_FORCE_UNALIGNED.key} to true; else {key} to false",
+        )
+    return True
 
 
 def _version() -> str:
@@ -115,16 +158,40 @@ def _find_restored(job_graph: JobGraph, directory: str) -> tuple[Optional[Comple
             log.info("no checkpoint to go on from, the job begins anew name=%r folder=%s", job_graph.job_name, directory)
             return None, False
         checkpoint, owned = found, mode != "NO_CLAIM"
-    refusal = decide_restore(job_graph, checkpoint).refusal(
-        options.read(configuration, options.STATE_RECOVERY_IGNORE_UNCLAIMED)
-    )
-    if refusal is not None:
-        raise refusal
+    _check_restore(job_graph, checkpoint)
     log.info(
         "job goes on from a checkpoint name=%r checkpoint=%d location=%s claimed=%s",
         job_graph.job_name, checkpoint.checkpoint_id, checkpoint.location, owned,
     )
     return checkpoint, owned
+
+
+def _check_restore(job_graph: JobGraph, checkpoint: CompletedCheckpoint) -> None:
+    ignore = options.read(job_graph.configuration, options.STATE_RECOVERY_IGNORE_UNCLAIMED)
+    refusal = decide_restore(job_graph, checkpoint).refusal(ignore)
+    if refusal is not None:
+        raise refusal
+
+
+def _restored_by_record(
+    job_graph: JobGraph, record: JobRecord
+) -> tuple[CompletedCheckpoint, bool, tuple[CompletedCheckpoint, ...]]:
+    """The newest one, whether it is the job's own, and the older ones that are.  The newest one must be there: what
+    it publishes may be published, so an older one would publish it again."""
+    *older, newest = record.checkpoints
+    checkpoint = load_checkpoint(newest, job_graph.configuration)
+    _check_restore(job_graph, checkpoint)
+    retained = []
+    for location in older:
+        try:
+            retained.append(load_checkpoint(location, job_graph.configuration))
+        except CorruptSnapshotError:
+            log.info("an older checkpoint is gone job=%s location=%s", job_graph.job_id, location)
+    log.info(
+        "job is taken over name=%r checkpoint=%d location=%s retained=%d",
+        job_graph.job_name, checkpoint.checkpoint_id, newest, len(retained),
+    )
+    return checkpoint, not checkpoint.kind.is_savepoint, tuple(retained)
 
 
 def load_checkpoint(path: Any, configuration: Optional[Mapping[str, Any]] = None) -> CompletedCheckpoint:

@@ -58,6 +58,7 @@ from flinkish.shell.process import (
 )
 from flinkish.shell.stack_dump import short_stack
 from flinkish.shell.tls import Tls
+from flinkish.state.local_folders import remove_folders_of, remove_stale
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ _DUMP_POLL_MS = 20
 _DUMP_BYTES_MAX = 64 * 1024
 
 # A process that dies younger than this has not even started well: wait longer each time.
-_YOUNG_MS = 5_000
+YOUNG_MS = 5_000
 _BACKOFF_FIRST_MS = 200
 _BACKOFF_MAX_MS = 5_000
 
@@ -173,6 +174,7 @@ class Supervisor:
         try:
             if not self._connect():
                 return "stopped before it started"
+            remove_stale()  # of slots whose supervisor was killed
             for slot in self._slots.values():
                 self._start(slot)
             self._loop.call_later(self._launch.heartbeat_interval_ms, self._heartbeat)
@@ -357,10 +359,11 @@ class Supervisor:
             SlotReport(slot.slot_id, process.pid, 0, status, detail, ended_by_supervisor=killed, do=do)
         )
         process.close()
+        remove_folders_of(process.pid)
         slot.process = None
         if self._reason is not None:
             return
-        if status == EXIT_RELEASED or killed or lived_ms >= _YOUNG_MS:
+        if status == EXIT_RELEASED or killed or lived_ms >= YOUNG_MS:
             slot.young_deaths = 0
             self._start(slot)
         else:

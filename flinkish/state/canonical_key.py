@@ -484,7 +484,7 @@ class _DataclassPlan:
             if new is not old:
                 changes[name] = new
         for field in self.reset:
-            changes[field.name] = _default_of(field)
+            changes[field.name] = dataclass_default(field)
         if not changes:
             return key
         result = object.__new__(self.cls)
@@ -495,7 +495,7 @@ class _DataclassPlan:
         return result
 
 
-def _default_of(field: dataclasses.Field) -> Any:
+def dataclass_default(field: dataclasses.Field) -> Any:
     if field.default is not dataclasses.MISSING:
         return field.default
     if field.default_factory is not dataclasses.MISSING:

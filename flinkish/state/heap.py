@@ -19,6 +19,7 @@ from flinkish.errors import InternalError, InvalidJobError
 from flinkish.messages.checkpoints import KeyGroupRange
 from flinkish.state.keyed_snapshot import EntryBlock, KeyedSnapshotReader, StateEntries, StateKind, StateMeta
 from flinkish.state.serializers import DeclaredType, row_adapter, state_refusal
+from flinkish.state.ttl import IncrementalCleanup, StateTtl, bare, convert
 
 _MISSING = object()
 
@@ -30,21 +31,41 @@ class HeapKeyedStateBackend:
 
     Order: made -> `restore` (once for each handle) -> states are asked for, at any time.  A restored
     state that nobody asks for stays, and is in the next snapshot again, as in Flink.
+
+    Args:
+        now_ms: processing time, which times to live are counted in.
     """
 
-    __slots__ = ("current_key", "operator", "tables", "_states", "_restored", "_scoped")
+    __slots__ = ("current_key", "operator", "tables", "now_ms", "_states", "_restored", "_scoped", "_ttls", "_cleanups")
 
-    def __init__(self, operator: str):
+    def __init__(self, operator: str, now_ms: Optional[Callable[[], int]] = None):
         self.current_key: Any = None
         self.operator = operator
+        self.now_ms = now_ms
+        self._ttls: dict[str, StateTtl] = {}
+        self._cleanups: list[IncrementalCleanup] = []  # that run at every record
         self.tables: dict[str, dict] = {}
         self._states: dict[str, tuple[Any, Any]] = {}
         self._restored: dict[str, StateMeta] = {}
         self._scoped: set[str] = set()  # tables whose keys are (namespace, key)
 
     def table(self, name: str) -> dict:
-        """The dict of state ``name``; operators with state of their own (reduce) use it directly."""
+        """The dict of state ``name``; operators with state of their own (reduce) use it directly.
+
+        What another backend gives here must do ``get``, ``[]``, ``pop``, ``setdefault``, ``in``, ``items`` and walking,
+        and may keep a value that was changed in place only when it is put again."""
         return self.tables.setdefault(name, {})
+
+    def window_table(self, name: str) -> "WindowTable":
+        """The table of an operator's windows."""
+        table = self.tables[name] = WindowTable()
+        return table
+
+    #: Keeps state outside of this process's memory.
+    is_database = False
+
+    def close(self) -> None:
+        """Give back what the backend has beside memory."""
 
     def state(self, descriptor: api.StateDescriptor, scope: Any = None, prefix: str = "") -> Any:
         """The state object of ``descriptor``; the same one for an equal descriptor.
@@ -74,20 +95,33 @@ class HeapKeyedStateBackend:
             raise InvalidJobError(
                 f"could not make a state from {descriptor!r}", where=f'operator "{self.operator}"'
             )
-        if descriptor.ttl_config is not None:
-            raise InvalidJobError(
-                f'state "{descriptor.name}" has a time to live, which this version does not keep',
-                where=f'operator "{self.operator}"',
-                do="clear the state by a timer",
-            )
+        ttl = StateTtl.of(kind, descriptor, self._processing_time)
         if scope is not None:
             self._scoped.add(name)
         table = self.table(name)
         if name in self._restored:
             self._check_restored(self._restored[name], kind, scope is not None, descriptor, table)
-        state = make(table, self if scope is None else scope, descriptor)
+            convert(self._restored[name], ttl, table)
+        owner = self if scope is None else scope
+        state = make(table, owner, descriptor) if ttl is None else self._expiring(name, ttl, table, owner, descriptor)
         self._states[name] = (descriptor, state)
         return state
+
+    # ---- time to live ---------------------------------------------------------------------------
+
+    def _expiring(self, name: str, ttl: StateTtl, table: dict, scope: Any, descriptor: Any) -> Any:
+        plain = {kind: make for kind, make in _KINDS.values()}
+        state = ttl.state(lambda kind: plain[kind](table, scope, descriptor), scope, descriptor)
+        state.cleanup = ttl.incremental_cleanup(table)
+        if state.cleanup is not None and ttl.cleans_at_every_record:
+            self._cleanups.append(state.cleanup)
+            self.__class__ = _CleaningBackend  # so that others pay nothing
+        self._ttls[name] = ttl
+        return state
+
+    def _processing_time(self) -> int:
+        assert self.now_ms is not None, "a backend without a clock cannot keep a time to live"
+        return self.now_ms()
 
     # ---- snapshots ------------------------------------------------------------------------------
 
@@ -95,20 +129,23 @@ class HeapKeyedStateBackend:
         """All tables, for `keyed_snapshot.write_keyed_snapshot`; lists are made as each comes up, so it is
         walked while nothing changes the state (a forked child's memory never changes)."""
         for name, table in self.tables.items():
-            meta = self._meta(name, table)
-            if isinstance(table, WindowTable):
-                keys, values, namespaces = [], [], []  # type: ignore[var-annotated]
-                for start, contents in table.items():
-                    keys += contents
-                    values += contents.values()
-                    namespaces += [start] * len(contents)
-                yield StateEntries(meta, keys, values, namespaces)
-            elif meta.namespaced:
-                yield StateEntries(
-                    meta, [key for _, key in table], list(table.values()), [namespace for namespace, _ in table]
-                )
-            else:
-                yield StateEntries(meta, list(table), list(table.values()))
+            entries = self._entries(self._meta(name, table), table)
+            ttl = self._ttls.get(name)
+            yield entries if ttl is None or not ttl.cleans_full_snapshots else ttl.without_expired(entries)
+
+    @staticmethod
+    def _entries(meta: StateMeta, table: dict) -> StateEntries:
+        if isinstance(table, WindowTable):
+            keys, values, namespaces = [], [], []  # type: ignore[var-annotated]
+            for start, contents in table.items():
+                keys += contents
+                values += contents.values()
+                namespaces += [start] * len(contents)
+            return StateEntries(meta, keys, values, namespaces)
+        if meta.namespaced:
+            names = [namespace for namespace, _ in table]
+            return StateEntries(meta, [key for _, key in table], list(table.values()), names)
+        return StateEntries(meta, list(table), list(table.values()))
 
     def restore(self, reader: KeyedSnapshotReader, key_groups: Optional[KeyGroupRange] = None) -> None:
         """Take over the entries of ``key_groups`` (default: all of the file) from one handle.  Timers are
@@ -135,6 +172,10 @@ class HeapKeyedStateBackend:
                 )  # fmt: skip
             for block in reader.read(meta.name, key_groups):
                 _fill(table, block)
+                self.filled(table)
+
+    def filled(self, table: dict) -> None:
+        """``table`` has got some restored entries; more may come."""
 
     def _meta(self, name: str, table: dict) -> StateMeta:
         known = self._states.get(name)
@@ -144,8 +185,13 @@ class HeapKeyedStateBackend:
         descriptor = known[0]
         kind = next(kind for cls, (kind, _) in _KINDS.items() if isinstance(descriptor, cls))
         declared = {role: DeclaredType.of(info) for role, info in _declared(descriptor).items()}
+        ttl = self._ttls.get(name)
         return StateMeta(
-            name, kind, name in self._scoped, {role: known for role, known in declared.items() if known is not None}
+            name,
+            kind,
+            name in self._scoped,
+            {role: known for role, known in declared.items() if known is not None},
+            None if ttl is None else ttl.describe(),
         )
 
     def _check_restored(
@@ -166,7 +212,8 @@ class HeapKeyedStateBackend:
                 continue
             why = adapt = None
             if old is None:
-                value = next((part for entry in table.values() for part in _parts(kind, role, entry)), None)
+                entries = (entry if saved.ttl is None else bare(kind, entry) for entry in table.values())
+                value = next((part for entry in entries for part in _parts(kind, role, entry)), None)
                 why = info.mismatch(value) and f"it was saved without a type: {info.mismatch(value)}"
             else:
                 adapt = row_adapter(old, new) if role == "value" else None
@@ -179,6 +226,7 @@ class HeapKeyedStateBackend:
                     old=old and old.text, new=new.text,
                 )  # fmt: skip
             if adapt is not None:
+                adapt = adapt if saved.ttl is None else _adapted_value(adapt)
                 for key, entry in table.items():
                     table[key] = _adapted(kind, adapt, entry)
 
@@ -191,8 +239,33 @@ class HeapKeyedStateBackend:
         )
 
 
+class _CleaningBackend(HeapKeyedStateBackend):
+    """One with states whose cleanup runs at every record: for each the operator sets the key once."""
+
+    __slots__ = ()
+    _key: Any = HeapKeyedStateBackend.current_key  # the slot
+
+    @property  # type: ignore[override]
+    def current_key(self) -> Any:
+        return self._key
+
+    @current_key.setter
+    def current_key(self, key: Any) -> None:
+        self._key = key
+        now_ms = self._processing_time()
+        for cleanup in self._cleanups:
+            if now_ms >= cleanup.due_ms:
+                cleanup.run(now_ms)
+
+
 class WindowTable(dict):
     """State of windows: window start -> key -> accumulator, so that a window fires by one walk."""
+
+    def open(self, start: Any) -> dict:
+        """The contents of a window that has none yet."""
+        contents: dict = {}
+        self[start] = contents
+        return contents
 
     @property
     def num_entries(self) -> int:
@@ -266,11 +339,15 @@ class HeapListState(api.ListState):
             self._table[key] = [value]
         else:
             values.append(value)
+            self._table[key] = values
 
     def add_all(self, values: Iterable) -> None:
         values = list(values)
         if values:
-            self._table.setdefault(self._scope.current_key, []).extend(values)
+            key = self._scope.current_key
+            known = self._table.setdefault(key, [])
+            known.extend(values)
+            self._table[key] = known
 
     def update(self, values: Iterable) -> None:
         values = list(values)
@@ -302,17 +379,23 @@ class HeapMapState(api.MapState):
             self._table[current] = {key: value}
         else:
             entries[key] = value
+            self._table[current] = entries
 
     def put_all(self, dict_value: Mapping) -> None:
         if dict_value:
-            self._table.setdefault(self._scope.current_key, {}).update(dict_value)
+            current = self._scope.current_key
+            entries = self._table.setdefault(current, {})
+            entries.update(dict_value)
+            self._table[current] = entries
 
     def remove(self, key) -> None:
         current = self._scope.current_key
         entries = self._table.get(current)
         if entries is not None and key in entries:
             del entries[key]
-            if not entries:
+            if entries:
+                self._table[current] = entries
+            else:
                 del self._table[current]
 
     def contains(self, key) -> bool:
@@ -397,7 +480,7 @@ def _fill(table: dict, block: EntryBlock) -> None:
         for start, key, value in zip(block.namespaces or (), block.keys, block.values):
             contents = table.get(start)
             if contents is None:
-                contents = table[start] = {}
+                contents = table.open(start)
             contents[key] = value
     elif block.namespaces is not None:
         table.update(zip(zip(block.namespaces, block.keys), block.values))
@@ -416,6 +499,11 @@ def _parts(kind: StateKind, role: str, entry: Any) -> Iterable:
     if kind is StateKind.MAP:
         return entry if role == "key" else entry.values()
     return entry if kind is StateKind.LIST else (entry,)
+
+
+def _adapted_value(adapt: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Of a value with its last access."""
+    return lambda part: (adapt(part[0]), part[1])
 
 
 def _adapted(kind: StateKind, adapt: Callable[[Any], Any], entry: Any) -> Any:

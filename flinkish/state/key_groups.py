@@ -33,6 +33,7 @@ __all__ = [
     "default_max_parallelism",
     "encode_key",
     "key_group",
+    "key_group_of_encoded",
     "key_group_range",
     "key_groups_of_canonical",
     "key_groups_of_column",
@@ -50,8 +51,13 @@ def key_group(canonical: Any, max_parallelism: int) -> int:
     >>> key_group("a", 128), key_group(canonical_key(1.0), 128) == key_group(1, 128)
     (80, True)
     """
+    return key_group_of_encoded(encode_key(canonical), max_parallelism)
+
+
+def key_group_of_encoded(encoded: bytes, max_parallelism: int) -> int:
+    """The group of the key that `encode_key` has given ``encoded`` for."""
     # crc32 alone keeps similar keys in similar groups (it is linear); this is murmur's end mix.
-    h = crc32(encode_key(canonical))
+    h = crc32(encoded)
     h ^= h >> 16
     h = h * 0x85EBCA6B & 0xFFFFFFFF
     h ^= h >> 13

@@ -36,9 +36,9 @@ from flinkish.errors import CorruptSnapshotError, InternalError, StateMigrationE
 from flinkish.messages.checkpoints import KeyGroupRange
 from flinkish.state.key_groups import UPPER_BOUND_MAX_PARALLELISM, key_groups_of_canonical
 from flinkish.state.serializers import DeclaredType, LayoutReader, LayoutWriter, RecordLayout
-from flinkish.state.value_columns import decode_column, encode_column, table_column
+from flinkish.state.value_columns import column_form, decode_column, encode_column, merge_forms, table_column
 
-VERSION = 1
+VERSION = 2  # 1 had no forms, and no Arrow types of what was declared
 #: Flink's ``execution.checkpointing.snapshot-compression`` is a switch; this is what it switches on.
 COMPRESSION = "zstd"
 BLOCK_BYTES = 128 << 10  # what a reader of some key groups may read too much at either end
@@ -70,6 +70,7 @@ class StateMeta:
         declared: types that its descriptor gave: "value" (of a list: of its elements), of a map "key" too.
         ttl: the time to live of its entries, if any, as its backend describes it.
         properties: facts of the operator that are no entries (JSON values), e.g. its watermark.
+        forms: of "namespace", "key" and "value": what the writer has seen of them (`value_columns.column_form`).
     """
 
     name: str
@@ -78,6 +79,7 @@ class StateMeta:
     declared: Mapping[str, DeclaredType] = field(default_factory=dict)
     ttl: Optional[Mapping[str, Any]] = None
     properties: Mapping[str, Any] = field(default_factory=dict)
+    forms: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def to_json(self) -> dict:
         return {
@@ -87,6 +89,7 @@ class StateMeta:
             "declared": {role: declared.to_json() for role, declared in self.declared.items()},
             "ttl": self.ttl,
             "properties": dict(self.properties),
+            "forms": dict(self.forms),
         }
 
     @classmethod
@@ -99,6 +102,7 @@ class StateMeta:
             {role: known for role, known in declared.items() if known is not None},
             found["ttl"],
             found["properties"],
+            found.get("forms", {}),
         )
 
 
@@ -219,8 +223,14 @@ class KeyedSnapshotWriter:
 
     def _dumps(self, meta: StateMeta, groups: np.ndarray, encode: Callable[[], list]) -> bytes:
         present, counts = np.unique(groups, return_counts=True)
+        forms = self._states[meta.name]["forms"]
         with self._explained(meta):
-            return self._layouts.dumps((present.astype("<i4").tobytes(), counts.astype("<i4").tobytes(), *encode()))
+            columns = encode()
+            for role, column in zip(("namespace", "key", "value"), columns):
+                if column is not None:
+                    form = column_form(column, self._layouts)
+                    forms[role] = merge_forms(forms.get(role, "n"), form)
+            return self._layouts.dumps((present.astype("<i4").tobytes(), counts.astype("<i4").tobytes(), *columns))
         raise AssertionError("it returns or raises")
 
     @contextlib.contextmanager
@@ -261,7 +271,7 @@ class KeyedSnapshotWriter:
     def _state(self, meta: StateMeta) -> list:
         state = self._states.get(meta.name)
         if state is None:
-            state = self._states[meta.name] = {**meta.to_json(), "blocks": []}
+            state = self._states[meta.name] = {**meta.to_json(), "forms": {}, "blocks": []}
         assert state["kind"] == meta.kind.value, f"two states are called {meta.name}"
         return state["blocks"]
 
@@ -339,11 +349,18 @@ class KeyedSnapshotReader:
         source: its bytes, or a file that can seek (``pyarrow`` files can).
         name: path, for errors.
         operator: for errors.
+        layout_reader: makes the objects; default: those of the program's classes.
     Raises:
         CorruptSnapshotError: the file is cut off or damaged, or of a newer version.
     """
 
-    def __init__(self, source: Union[bytes, Any], name: str = "inline state", operator: str = ""):
+    def __init__(
+        self,
+        source: Union[bytes, Any],
+        name: str = "inline state",
+        operator: str = "",
+        layout_reader: Callable[[Iterable[RecordLayout]], LayoutReader] = LayoutReader,
+    ):
         self._file = pa.BufferReader(source) if isinstance(source, (bytes, memoryview)) else source
         self.name = name
         footer = self._footer()
@@ -357,7 +374,7 @@ class KeyedSnapshotReader:
             if compression is not None and compression not in _CODECS:
                 raise ValueError(f"compression {compression!r}")
             self._codec = None if compression is None else pa.Codec(compression)
-            self._layouts = LayoutReader(map(RecordLayout.from_json, footer["layouts"]))
+            self._layouts = layout_reader(map(RecordLayout.from_json, footer["layouts"]))
             #: By name.
             self.states: dict[str, StateMeta] = {}
             self._blocks: dict[str, list[_Block]] = {}
@@ -367,6 +384,10 @@ class KeyedSnapshotReader:
                 self._blocks[meta.name] = [self._checked(_Block(*map(int, block))) for block in state["blocks"]]
         except (KeyError, TypeError, ValueError) as error:
             raise self._corrupt(self._footer_at, f"the footer is not one: {type(error).__name__}: {error}") from error
+
+    def stored_bytes(self, state: str) -> int:
+        """Of all key groups of the file."""
+        return sum(block.length for block in self._blocks.get(state, ()))
 
     def num_entries(self, state: str) -> int:
         """Of all key groups of the file."""

@@ -12,18 +12,33 @@ Operator state, by name:
 * BROADCAST: all subtasks had the same; subtask ``i`` gets the copy of the ``i``-th old one, modulo their number.
   Old subtasks that had finished saved none: theirs come from those that have one.
 
-Source: Flink's ``StateAssignmentOperation`` and ``RoundRobinOperatorStateRepartitioner``.
+Records in flight, by edge: with the target's parallelism unchanged each subtask gets back those that were on their
+way to it.  Otherwise those of a keyed edge go to all subtasks that own some of the old subtask's key groups, which
+pick theirs (an edge with a custom partitioner: to all); of a global edge to the first; of others to any one.  What
+was still with a sender goes to the receivers too, behind what had reached them: so all of it is processed before
+anything new, and the records of one sender with one key stay in order, whatever the parallelisms.
+
+Source: Flink's ``StateAssignmentOperation``, ``SubtaskStateMapper`` and ``RoundRobinOperatorStateRepartitioner``.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Mapping, Optional, Sequence, Union
+from typing import Callable, Iterable, Mapping, Optional, Sequence, Union
 
+from flinkish.datastream.partitioners import (
+    CustomPartitioner,
+    GlobalPartitioner,
+    KeyGroupPartitioner,
+    StreamPartitioner,
+)
 from flinkish.errors import StateMigrationError
 from flinkish.messages.checkpoints import (
+    Bytes,
     DistributionMode,
     IncrementalKeyedStateHandle,
+    InFlightPart,
+    InFlightRestore,
     KeyedStateHandle,
     KeyGroupRange,
     OperatorSnapshot,
@@ -62,6 +77,64 @@ def deal_out(snapshot: OperatorSnapshot, parallelism: int, max_parallelism: int)
         parallelism,
     )
     return [OperatorSubtaskState(*state) for state in zip(keyed, operator)]
+
+
+def deal_out_in_flight(
+    parts: Iterable[tuple[Bytes, InFlightPart]],
+    edge_id: int,
+    partitioner: StreamPartitioner,
+    pickle_partitioner: Callable[[StreamPartitioner], bytes],
+    saved: tuple[int, int],
+    declared: tuple[int, int],
+    same_senders: bool,
+) -> list[tuple[InFlightRestore, ...]]:
+    """For each new subtask what it takes before anything new that comes by one edge, in this order.
+
+    Args:
+        parts: of the edge, each with its content.
+        edge_id, partitioner: of the edge, in the program that goes on.
+        saved, declared: parallelism and max parallelism of the target vertex.
+        same_senders: the source vertex has the parallelism that it had.
+    """
+    parallelism = declared[0]
+    keyed = isinstance(partitioner, KeyGroupPartitioner)
+    unchanged = saved == declared if keyed else saved[0] == parallelism
+    sieve = None
+    if not unchanged and (keyed or isinstance(partitioner, CustomPartitioner)):
+        sieve = pickle_partitioner(partitioner)
+    ordered = sorted(parts, key=_order)
+    dealt: list[list[InFlightRestore]] = [[] for _ in range(parallelism)]
+    for content, part in ordered:
+        sender = part.sender if unchanged and same_senders else None
+        restore = InFlightRestore(edge_id, sender, content, part.offset, part.length, part.checksum, sieve)
+        for index in [part.receiver] if unchanged else _takers(partitioner, part.receiver, saved, declared):
+            dealt[index].append(restore)
+    return [tuple(restores) for restores in dealt]
+
+
+def _order(found: tuple[Bytes, InFlightPart]) -> tuple[int, bool, int, bool]:
+    _, part = found
+    return part.receiver, part.sender is not None, part.sender or 0, not part.sent
+
+
+def _takers(
+    partitioner: StreamPartitioner, receiver: int, saved: tuple[int, int], declared: tuple[int, int]
+) -> Iterable[int]:
+    """Which new subtasks get what was on its way to an old one."""
+    parallelism, max_parallelism = declared
+    if isinstance(partitioner, CustomPartitioner):
+        return range(parallelism)
+    if isinstance(partitioner, KeyGroupPartitioner):
+        if saved[1] != max_parallelism:
+            return range(parallelism)
+        had = key_group_range(max_parallelism, saved[0], receiver)
+        return [
+            index
+            for index in range(parallelism)
+            if had.start < key_group_range(max_parallelism, parallelism, index).stop
+            and key_group_range(max_parallelism, parallelism, index).start < had.stop
+        ]
+    return [0] if isinstance(partitioner, GlobalPartitioner) else [receiver % parallelism]
 
 
 def deal_out_keyed(

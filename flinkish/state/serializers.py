@@ -36,6 +36,7 @@ state descriptor declares are compared (``DeclaredType``).
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import importlib
 import io
@@ -44,10 +45,13 @@ import pickle
 from dataclasses import dataclass
 from typing import Any, Callable, Iterable, Optional, Sequence
 
+import pyarrow as pa
+
+from flinkish.common.arrow_types import arrow_type_of
 from flinkish.common.plain_classes import has_own_pickling, is_made_plainly, is_plain
 from flinkish.common.typeinfo import RowTypeInfo, TypeInformation
 from flinkish.common.types import Row, RowKind
-from flinkish.errors import InternalError, StateMigrationError
+from flinkish.errors import InternalError, InvalidJobError, StateMigrationError
 
 MIGRATION_HOOK = "__migrate_state__"
 
@@ -505,10 +509,12 @@ def _listed(fields: Sequence[str]) -> str:
 @dataclass(frozen=True)
 class DeclaredType:
     """What a state descriptor said of one type: its text, and of a named row its fields, which may be
-    added (they become None) and removed."""
+    added (they become None) and removed.  ``arrow``: an Arrow IPC schema with one field of that type, for who reads
+    state as data; None: Arrow has none, or the snapshot is older."""
 
     text: str
     fields: tuple[tuple[str, str], ...] = ()
+    arrow: Optional[bytes] = dataclasses.field(default=None, compare=False)
 
     @classmethod
     def of(cls, type_info: Optional[TypeInformation]) -> Optional["DeclaredType"]:
@@ -517,17 +523,27 @@ class DeclaredType:
         fields: tuple[tuple[str, str], ...] = ()
         if isinstance(type_info, RowTypeInfo):
             fields = tuple(zip(type_info.get_field_names(), map(repr, type_info.get_field_types())))
-        return cls(repr(type_info), fields)
+        try:
+            arrow = pa.schema([pa.field("declared", arrow_type_of(type_info))]).serialize().to_pybytes()
+        except InvalidJobError:
+            arrow = None
+        return cls(repr(type_info), fields, arrow)
+
+    @property
+    def arrow_type(self) -> Optional[pa.DataType]:
+        return None if self.arrow is None else pa.ipc.read_schema(pa.py_buffer(self.arrow)).field(0).type
 
     def to_json(self) -> list:
-        return [self.text, [list(field) for field in self.fields]]
+        arrow = None if self.arrow is None else base64.b64encode(self.arrow).decode("ascii")
+        return [self.text, [list(field) for field in self.fields], arrow]
 
     @classmethod
     def from_json(cls, found: Any) -> Optional["DeclaredType"]:
         if found is None:
             return None
-        text, fields = found
-        return cls(text, tuple((name, kind) for name, kind in fields))
+        text, fields, *more = found
+        arrow = base64.b64decode(more[0]) if more and more[0] is not None else None
+        return cls(text, tuple((name, kind) for name, kind in fields), arrow)
 
 
 def row_adapter(old: DeclaredType, new: DeclaredType) -> Optional[Callable[[Any], Any]]:

@@ -24,6 +24,7 @@ backend that keeps them as bytes.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from array import array
 from typing import Any, Callable, Iterable, Optional
@@ -159,6 +160,86 @@ def _share(values: list) -> bool:
     return len(np.unique(ids)) != len(values)
 
 
+# ---- what a column holds ------------------------------------------------------------------------
+
+#: Of values that have no common type, or one without a name here.
+ANYTHING = "o"
+_SCALARS = {str: "s", int: "q", float: "d", bool: "b", bytes: "y", type(None): "n"}
+
+
+def column_form(column: tuple, layouts: LayoutWriter) -> Any:
+    """The type of all values of an encoded column, as JSON: the tags above, with those of the parts::
+
+        "n" "b" "q" "d" "s", "y" (bytes), ["t", [form, ...]], ["l", form], ["m", key, value],
+        ["r", [field, ...], [form, ...]], ANYTHING
+
+    >>> column_form(encode_column([("a", 1), ("b", 2)], LayoutWriter()), LayoutWriter())
+    ['t', ['s', 'q']]
+    """
+    tag = column[0]
+    if tag == "o":
+        return _form_of_objects(column[1])
+    if tag == "t":
+        return ["t", [column_form(part, layouts) for part in column[2]]]
+    if tag == "l":
+        return ["l", column_form(column[2], layouts)]
+    if tag == "m":
+        return ["m", column_form(column[2], layouts), column_form(column[3], layouts)]
+    if tag == "r":
+        fields = list(layouts.layouts[column[1]].fields)
+        return ["r", fields, [column_form(part, layouts) for part in column[3]]]
+    if tag == "w":
+        parts = [column_form(part, layouts) for part in column[4]]
+        return ["t", parts] if column[1] is None else ["r", column[1], parts]
+    return tag
+
+
+def _form_of_objects(values: Iterable[Any]) -> Any:
+    """Of values that stayed objects: one level of lists and dicts is looked into."""
+    values = [value for value in values if value is not None]
+    kinds = set(map(type, values))
+    if not kinds:
+        return "n"
+    if len(kinds) > 1:
+        return ANYTHING
+    (kind,) = kinds
+    if kind is list:
+        return ["l", _form_of_scalars(itertools.chain.from_iterable(values))]
+    if kind is dict:
+        keys, content = itertools.chain.from_iterable(values), itertools.chain.from_iterable(map(dict.values, values))
+        return ["m", _form_of_scalars(keys), _form_of_scalars(content)]
+    return _form_of_scalars(values)
+
+
+def _form_of_scalars(values: Iterable[Any]) -> Any:
+    values = list(values)
+    forms = [_SCALARS.get(kind, ANYTHING) for kind in set(map(type, values))]
+    form = functools.reduce(merge_forms, forms, "n")
+    if form == "q" and not all(value is None or -(1 << 63) <= value < 1 << 63 for value in values):
+        return ANYTHING
+    return form
+
+
+def merge_forms(one: Any, other: Any) -> Any:
+    """The form of what has either form.
+
+    >>> merge_forms(["l", "n"], ["l", "q"]), merge_forms("q", "s")
+    (['l', 'q'], 'o')
+    """
+    if one == other or other == "n":
+        return one
+    if one == "n":
+        return other
+    if type(one) is list and type(other) is list and one[0] == other[0]:
+        if one[0] == "l":
+            return ["l", merge_forms(one[1], other[1])]
+        if one[0] == "m":
+            return ["m", merge_forms(one[1], other[1]), merge_forms(one[2], other[2])]
+        if one[:-1] == other[:-1] and len(one[-1]) == len(other[-1]):
+            return [*one[:-1], list(map(merge_forms, one[-1], other[-1]))]
+    return ANYTHING
+
+
 # ---- whole tables -------------------------------------------------------------------------------
 
 
@@ -259,7 +340,9 @@ class _Texts(TableColumn):
         return cls(pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(values), buffers))
 
     def sorted(self, order: np.ndarray) -> TableColumn:
-        return _Texts(self._texts.take(pa.array(order)))
+        # Not by pa.array, which imports pandas: each child did so anew, 0.4 s of CPU in every snapshot.
+        buffers = [None, pa.py_buffer(order.astype(np.int64, copy=False))]
+        return _Texts(self._texts.take(pa.Array.from_buffers(pa.int64(), len(order), buffers)))
 
     def encode(self, start: int, end: int) -> tuple:
         _, offsets, data = self._texts.buffers()

@@ -187,9 +187,12 @@ class CheckpointStorage:
 
     def create_named_file(self, location: str, name: str) -> SnapshotStream:
         """A new file whose name is the address of its content: who writes it twice writes the same."""
+        return self._create_named(self._named(location, name))
+
+    def _named(self, location: str, name: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9_.-]{1,255}", name) or name in (".", "..", METADATA):
             raise InvalidJobError(f"could not use {name[:100]!r} as the name of a file of a checkpoint")
-        return self._create_named(f"{self._path(location)}/{name}")
+        return f"{self._path(location)}/{name}"
 
     def _create_named(self, path: str) -> SnapshotStream:
         if not self._shows_parts:
@@ -210,6 +213,22 @@ class CheckpointStorage:
                 while chunk := source.read(_COPY_BYTES):
                     stream.write(chunk)
         return stream.close()
+
+    def adopt(self, local_path: str, location: str, name: str) -> FileHandle:
+        """`upload` of a file that nobody changes any more: where storage and file lie on one disk, its bytes are not
+        copied but get a second name.  ``name`` is the address of its content; the file must be durable."""
+        path = self._named(location, name)
+        if not self.is_local:
+            return self.upload(local_path, location, name)
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.link(local_path, path)
+        except FileExistsError:
+            return FileHandle(self._uri(path), os.path.getsize(path))
+        except OSError:  # another disk, or one without links
+            return self.upload(local_path, location, name)
+        self._attempt("write", path, lambda: _sync_folder(os.path.dirname(path)))
+        return FileHandle(self._uri(path), os.path.getsize(path))
 
     def download(self, content: Bytes, local_path: str) -> None:
         """A handle's bytes as a new file of this machine."""
@@ -275,11 +294,7 @@ class CheckpointStorage:
             os.unlink(path)
         else:
             os.replace(path, final_path)  # the same content
-        folder = os.open(os.path.dirname(final_path), os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _sync_folder(os.path.dirname(final_path))
 
     def load(self, pointer: Any) -> CompletedCheckpoint:
         """The checkpoint or savepoint at ``pointer``: its folder or its `_metadata`, anywhere.
@@ -470,3 +485,11 @@ class CheckpointStorage:
             why=why,
             do="check the folder, its rights and its space (execution.checkpointing.dir)",
         )
+
+
+def _sync_folder(path: str) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

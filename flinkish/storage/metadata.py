@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import dataclasses
 import json
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Mapping
 
 from flinkish.errors import CorruptSnapshotError
 from flinkish.messages.checkpoints import (
@@ -22,6 +23,7 @@ from flinkish.messages.checkpoints import (
     FileHandle,
     IncrementalKeyedStateHandle,
     InFlightHandle,
+    InFlightPart,
     InlineBytes,
     KeyedStateHandle,
     KeyGroupRange,
@@ -31,6 +33,7 @@ from flinkish.messages.checkpoints import (
     SnapshotKind,
     VertexInFlight,
 )
+from flinkish.messages.deployment import EdgeDescriptor
 
 FORMAT = "flinkish-checkpoint"
 VERSION = 1
@@ -202,7 +205,7 @@ def _vertex_to_json(vertex: VertexInFlight, files: "_Files") -> dict:
         "by_subtask": _by_index(
             vertex.by_subtask,
             lambda handles: [
-                [handle.input_index, handle.edge_id, handle.peer_subtask, files.to_json(handle.content)]
+                {"content": files.to_json(handle.content), "parts": [_part_to_json(part) for part in handle.parts]}
                 for handle in handles
             ],
         ),
@@ -212,11 +215,38 @@ def _vertex_to_json(vertex: VertexInFlight, files: "_Files") -> dict:
 def _vertex_from_json(found: Mapping[str, Any], files: "_Files") -> VertexInFlight:
     def handles(listed: Any) -> tuple[InFlightHandle, ...]:
         return tuple(
-            InFlightHandle(_index(input_index), _index(edge_id), _typed(peer, int), files.from_json(content))
-            for input_index, edge_id, peer, content in listed
+            InFlightHandle(files.from_json(handle["content"]), tuple(map(_part_from_json, handle["parts"])))
+            for handle in listed
         )
 
     return VertexInFlight(_typed(found["vertex_id"], str), _from_index(found["by_subtask"], handles))
+
+
+def _part_to_json(part: InFlightPart) -> list:
+    return [
+        dataclasses.astuple(part.edge), part.sender, part.receiver, part.sent, part.offset, part.length, part.checksum
+    ]  # fmt: skip
+
+
+def _part_from_json(found: Any) -> InFlightPart:
+    edge, sender, receiver, sent, offset, length, checksum = found
+    edge_id, source, target, input_index, partitioner, unaligned = edge
+    return InFlightPart(
+        EdgeDescriptor(
+            _typed(edge_id, int),
+            _typed(source, str),
+            _typed(target, str),
+            _typed(input_index, int),
+            _typed(partitioner, str),
+            _typed(unaligned, bool),
+        ),
+        None if sender is None else _typed(sender, int),
+        _typed(receiver, int),
+        _typed(sent, bool),
+        _typed(offset, int),
+        _typed(length, int),
+        _typed(checksum, int),
+    )
 
 
 def _commit_to_json(commit: CheckpointCommit) -> dict:
@@ -292,10 +322,6 @@ def _by_index(values: Mapping[int, Any], to_json: Callable[[Any], Any]) -> list:
 
 def _from_index(found: Any, from_json: Callable[[Any], Any]) -> dict[int, Any]:
     return {_typed(index, int): from_json(value) for index, value in found}
-
-
-def _index(value: Any) -> Optional[int]:
-    return None if value is None else _typed(value, int)
 
 
 def _typed(value: Any, cls: type) -> Any:

@@ -9,13 +9,20 @@ backpressure) until an effect resumes it.  One checkpoint, exactly once::
                                                └──unaligned and its time is over──> OVERTAKING
     OVERTAKING (the snapshot is taken, what has not come yet is in flight) ──last barrier──> complete
 
+A barrier that may overtake is *announced* when it arrives in the queue of its channel, so that the time counts
+from there; the end of a channel too, because no barrier comes behind it.  When the time is over, a barrier
+that was announced is taken out of turn, and what stood before it is in flight.  While OVERTAKING, an announcement is
+the barrier.  The time begins when the JobManager began the checkpoint (or with the first barrier, should the
+clock here be behind).
+
 At least once: a barrier resumes its channel at once, several checkpoints may align at a time.
 
-Moves of a channel: ``barrier``, ``cancelled`` (a marker), ``ended`` (counts as the barrier of whatever is
-pending, FLIP-147).  Moves of the JobManager: ``ordered`` (to a subtask whose senders have all finished, or
-that has none: what still comes from channels belongs before the barrier), ``aborted``.
+Moves of a channel: ``announced``, ``barrier``, ``cancelled`` (a marker), ``end_announced``, ``ended`` (counts as
+the barrier of whatever is pending, FLIP-147).  Moves of the JobManager: ``ordered`` (to a subtask whose senders have
+all finished, or that has none: what still comes from channels belongs before the barrier), ``aborted``.
 
-Ids on a channel rise.  So what a channel has skipped never comes there, and is given up.
+Ids on a channel rise.  So what a channel has skipped never comes there, and is given up.  (Barriers that an
+overtaking one finds before it in a queue are dropped there: they are of checkpoints that are no more.)
 
 Invariants, see ``check``: pending ids are higher than that of the last snapshot; none has been given up or
 skipped by an open channel; held are exactly the open channels that have the barrier of the one that aligns.
@@ -25,7 +32,7 @@ Source: Flink's ``SingleCheckpointBarrierHandler``, ``CheckpointBarrierTracker``
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Iterable, Optional, Union
 
 from flinkish.messages.checkpoints import CheckpointFailureReason
@@ -37,8 +44,8 @@ GIVEN_UP_MAX = 128
 
 @dataclass(frozen=True)
 class TakeSnapshot:
-    """Of the operators, now; the barrier goes on.  ``persist``: channels whose records until their barrier
-    are in flight, empty when it is aligned."""
+    """Of the operators, now; the barrier goes on.  ``persist``: channels whose records until their barrier, or
+    their end, are in flight, empty when it is aligned."""
 
     barrier: CheckpointBarrier
     alignment_ms: int = 0
@@ -55,7 +62,7 @@ class Resume:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Decline the checkpoint, and tell those behind by a marker."""
+    """Decline the checkpoint, and tell those behind by a marker, if they have not got its barrier."""
 
     checkpoint_id: int
     reason: CheckpointFailureReason
@@ -63,7 +70,7 @@ class GiveUp:
 
 @dataclass(frozen=True)
 class StopPersisting:
-    """The barrier of an unaligned checkpoint has come on this channel too (or its end)."""
+    """The barrier of an unaligned checkpoint is there on this channel too (or its end)."""
 
     checkpoint_id: int
     channel: int
@@ -84,6 +91,7 @@ class _Pending:
     barrier: CheckpointBarrier
     since_ms: int
     arrived: set[int] = field(default_factory=set)
+    announced: set[int] = field(default_factory=set)  # and not arrived
     overtaking: bool = False
 
     @property
@@ -94,9 +102,14 @@ class _Pending:
     @property
     def overtakes_at_ms(self) -> Optional[int]:
         options = self.barrier.options
-        if self.overtaking or not options.unaligned:
+        if self.overtaking or not options.may_overtake:
             return None
-        return self.since_ms + (options.aligned_timeout_ms or 0)
+        return min(self.since_ms, self.barrier.timestamp_ms) + (options.aligned_timeout_ms or 0)
+
+    def hurry(self, barrier: CheckpointBarrier) -> None:
+        """Somebody before has lost patience already."""
+        if barrier.options.may_overtake and not barrier.options.aligned_timeout_ms:
+            self.barrier = barrier
 
 
 class BarrierAligner:
@@ -108,9 +121,21 @@ class BarrierAligner:
         self.pending: dict[int, _Pending] = {}  # by id, rising
         self.latest = 0  # id of the last checkpoint that needs nothing more here
         self.given_up: set[int] = set()
+        self.ending: set[int] = set()  # open channels whose end has been announced
         self._last: dict[int, int] = {}  # channel -> id of its last barrier or marker
 
     # ---- moves ----------------------------------------------------------------------------------
+
+    def announced(self, channel: int, barrier: CheckpointBarrier, now_ms: int) -> list[AlignerEffect]:
+        """``barrier``, which may overtake, has arrived in the queue of ``channel``."""
+        assert channel in self.open, f"a barrier on channel {channel}, which has ended"
+        effects: list[AlignerEffect] = []
+        pending = self._pending(barrier, now_ms, effects)
+        if pending is None:
+            return effects
+        pending.hurry(barrier)
+        pending.announced.add(channel)
+        return effects + self._advance(pending, now_ms)
 
     def barrier(self, channel: int, barrier: CheckpointBarrier, now_ms: int) -> list[AlignerEffect]:
         """``barrier`` was taken from ``channel``, which is held until Resume."""
@@ -121,9 +146,9 @@ class BarrierAligner:
         pending = self._pending(barrier, now_ms, effects)
         if pending is None:
             return effects + self._resume([channel])
+        pending.hurry(barrier)
         pending.arrived.add(channel)
-        if pending.overtaking:
-            effects.append(StopPersisting(checkpoint_id, channel))
+        pending.announced.discard(channel)
         if not pending.holds:
             effects += self._resume([channel])
         return effects + self._advance(pending, now_ms)
@@ -147,18 +172,21 @@ class BarrierAligner:
             return []
         return self._forget(checkpoint_id)
 
+    def end_announced(self, channel: int, now_ms: int) -> list[AlignerEffect]:
+        """EndOfInput has arrived in the queue of ``channel``."""
+        self.ending.add(channel)
+        return self.tick(now_ms)
+
     def ended(self, channel: int, now_ms: int) -> list[AlignerEffect]:
         """EndOfInput was taken from ``channel``."""
         self.open.discard(channel)
         self.held.discard(channel)
+        self.ending.discard(channel)
         self._last.pop(channel, None)
         effects: list[AlignerEffect] = []
         for checkpoint_id, pending in list(self.pending.items()):
-            if checkpoint_id not in self.pending:
-                continue
-            if pending.overtaking and channel not in pending.arrived:
-                effects.append(StopPersisting(checkpoint_id, channel))
-            effects += self._advance(pending, now_ms)
+            if checkpoint_id in self.pending:
+                effects += self._advance(pending, now_ms)
         return effects
 
     def tick(self, now_ms: int) -> list[AlignerEffect]:
@@ -212,25 +240,34 @@ class BarrierAligner:
         return pending
 
     def _advance(self, pending: _Pending, now_ms: int) -> list[AlignerEffect]:
-        checkpoint_id = pending.barrier.checkpoint_id
+        barrier = pending.barrier
+        checkpoint_id = barrier.checkpoint_id
         missing = self.open - pending.arrived
+        waiting = self._waiting_for(pending)
         effects: list[AlignerEffect] = []
-        if missing:
+        if missing and not pending.overtaking:
             due = pending.overtakes_at_ms
             if due is None or now_ms < due:
                 return []
-            waiting = self._waiting_for(pending)
             pending.overtaking = True
+            barrier = replace(barrier, options=replace(barrier.options, aligned_timeout_ms=None))
             alignment_ms = now_ms - pending.since_ms
-            effects.append(TakeSnapshot(pending.barrier, alignment_ms, True, frozenset(missing)))
-            return effects + self._resume(waiting)
-        waiting = self._waiting_for(pending)
+            effects.append(TakeSnapshot(barrier, alignment_ms, True, frozenset(missing)))
+        if pending.overtaking:
+            for channel in sorted(missing & (pending.announced | self.ending)):
+                pending.arrived.add(channel)
+                if channel in pending.announced:
+                    self._last[channel] = checkpoint_id
+                effects.append(StopPersisting(checkpoint_id, channel))
+            pending.announced.clear()
+            if self.open - pending.arrived:
+                return effects + self._resume(waiting)
         for older in [known for known in self.pending if known < checkpoint_id]:
             effects += self._give_up(older, CheckpointFailureReason.SUBSUMED)
         if pending.overtaking:
             effects.append(InFlightComplete(checkpoint_id))
         else:
-            effects.append(TakeSnapshot(pending.barrier, now_ms - pending.since_ms))
+            effects.append(TakeSnapshot(barrier, now_ms - pending.since_ms))
         del self.pending[checkpoint_id]
         self.latest = checkpoint_id
         self.given_up = {known for known in self.given_up if known > checkpoint_id}

@@ -8,24 +8,37 @@ unpickle fails the task that wanted it.
 Credits go back when half the window has been taken, so that a channel which moves one small
 frame at a time does not answer each with a message of its own; the sender keeps at least one.
 
+**Barriers that may overtake** are announced to the gate when they arrive, and so is the end.  ``overtake`` takes
+such a barrier out of turn: what stands before it goes into a recorder (and stays in the queue).  Is it not there yet,
+what arrives is recorded too until it comes; then it does not enter the queue.
+
 Invariants: ``ledger.held`` is the number of batches in ``queue``; nothing follows EndOfInput.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, Optional
 
-from flinkish.messages.elements import ColumnBatch, Element, EndOfInput, RowBatch
+from flinkish.messages.deployment import EdgeDescriptor
+from flinkish.messages.elements import (
+    CancelCheckpointMarker,
+    CheckpointBarrier,
+    ColumnBatch,
+    Element,
+    EndOfInput,
+    RowBatch,
+)
 from flinkish.taskmanager import wire
 from flinkish.taskmanager.credit_ledger import CreditLedger
 from flinkish.taskmanager.event_queue import append_event
+from flinkish.taskmanager.in_flight import FrameRecorder
 
 SMALL_FRAME_BYTES = 8 * 1024
 
 
 class InputChannel:
-    """``gate``: has ``channel_ready(channel)``, called when this one is not ``listed`` there and
+    """``gate``: has ``on_announced(channel, event)``, and ``channel_ready(channel)``, called when this one is not ``listed`` there and
     has something; a listed channel may be empty again (two statuses that undo each other), and one that
     is held for a barrier stays listed although the gate does not read it.
 
@@ -49,6 +62,9 @@ class InputChannel:
         "data_ended",
         "ended",
         "closed",
+        "edge",
+        "persisting",
+        "recorder",
     )
 
     def __init__(
@@ -60,6 +76,7 @@ class InputChannel:
         index: int,
         ledger: CreditLedger,
         transport: Any = None,
+        edge: Optional[EdgeDescriptor] = None,
     ):
         self.channel_id = channel_id
         self.peer_subtask = peer_subtask
@@ -77,21 +94,76 @@ class InputChannel:
         self.data_ended = False  # its end, of data or of all, has been taken
         self.ended = False
         self.closed = False
+        self.edge = edge
+        self.persisting = 0  # id of the checkpoint whose barrier has not come while others have overtaken
+        self.recorder: Optional[FrameRecorder] = None
 
     def receive(self, element: Element) -> None:
         """An element of a subtask in this slot; it has taken the credit from the shared ledger."""
         if self.closed:
             return
         assert not self.ended, f"{element} after the end of channel {self.channel_id}"
+        kind = type(element)
+        if self.persisting and self._stands_for_barrier(element):
+            return
         queue = self.queue
         if not self.listed:
             self.gate.channel_ready(self)
-        if type(element) is RowBatch or type(element) is ColumnBatch:
+        if kind is RowBatch or kind is ColumnBatch:
             queue.append(element)
             return
-        if type(element) is EndOfInput:
-            self.ended = True
         append_event(queue, element)
+        if kind is EndOfInput:
+            self.ended = True
+            self.gate.on_announced(self, element)
+        elif kind is CheckpointBarrier and element.options.may_overtake:  # type: ignore[union-attr]
+            self.gate.on_announced(self, element)
+
+    def _stands_for_barrier(self, element: Element) -> bool:
+        """Record what comes before the barrier that is waited for; whether ``element`` stays out of the queue."""
+        kind = type(element)
+        if kind is CheckpointBarrier or kind is CancelCheckpointMarker:
+            if element.checkpoint_id < self.persisting:  # type: ignore[union-attr]
+                return True  # of one that is no more
+            own = kind is CheckpointBarrier and element.checkpoint_id == self.persisting  # type: ignore[union-attr]
+            self.persisting = 0
+            if own:
+                self.gate.on_announced(self, element)
+            return own
+        assert self.recorder is not None
+        if kind is EndOfInput:
+            self.persisting = 0
+        else:
+            self.recorder.record(element)
+        return False
+
+    def overtake(self, checkpoint_id: int) -> None:
+        """Record what stands before the barrier of ``checkpoint_id``, which is taken out of turn."""
+        self.recorder = recorder = FrameRecorder(self.decoder.schema)
+        kept: deque[Any] = deque()
+        found = False
+        for item in self.queue:
+            if not found:
+                kind = type(item)
+                if kind is CheckpointBarrier and item.checkpoint_id == checkpoint_id:
+                    found = True
+                    continue
+                if (kind is CheckpointBarrier or kind is CancelCheckpointMarker) and item.checkpoint_id < checkpoint_id:
+                    continue
+                recorder.record(item)
+            kept.append(item)
+        self.queue = kept
+        self.persisting = 0 if found or self.ended else checkpoint_id
+
+    def take_recorded(self) -> FrameRecorder:
+        """What ``overtake`` and later arrivals have recorded, once the barrier is there."""
+        assert self.recorder is not None and not self.persisting
+        recorder, self.recorder = self.recorder, None
+        return recorder
+
+    def stop_recording(self) -> None:
+        """The checkpoint has been given up."""
+        self.persisting, self.recorder = 0, None
 
     def receive_frame(self, kind: int, payload: bytes | memoryview) -> None:
         """A frame of a peer slot."""
@@ -105,6 +177,9 @@ class InputChannel:
         if type(payload) is not bytes:
             payload = bytes(payload)  # the connection uses its buffer again
         self.bytes_in += len(payload)
+        if self.persisting:
+            assert self.recorder is not None
+            self.recorder.record((kind, payload))
         if not self.listed:
             self.gate.channel_ready(self)
         self.queue.append((kind, payload))
@@ -135,6 +210,7 @@ class InputChannel:
         """Drop what is there and what will come: the task is over."""
         self.closed = True
         self.queue.clear()
+        self.stop_recording()
 
     def _return_credit(self) -> None:
         self.ledger.give_back(1)

@@ -9,7 +9,10 @@ Barriers and markers come out one by one, as (channel, event).  A channel whose 
 read any more until ``resume``; what arrives for it stays in its queue and keeps its credits.
 
 Small row batches that lie ready side by side are joined, up to 1,024 records: a batch of one costs a
-task about 20 microseconds, and with a hundred senders that each flush one there are many.
+task about 20 microseconds, and with a hundred senders that each flush one there are many.  Only those of one
+edge: the rest of a batch may have to be kept as in flight there (``edge`` is that of the last batch).
+
+What was in flight when the checkpoint was taken that the task goes on from (``replay``) comes before all else.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Callable, Optional, Union
 
+from flinkish.messages.deployment import EdgeDescriptor
 from flinkish.messages.elements import (
     CancelCheckpointMarker,
     CheckpointBarrier,
@@ -28,6 +32,7 @@ from flinkish.messages.elements import (
     Watermark,
     WatermarkStatus,
 )
+from flinkish.taskmanager.in_flight import FrameRecorder, Replayed
 from flinkish.taskmanager.input_channel import InputChannel
 from flinkish.taskmanager.watermark_valve import WatermarkValve
 
@@ -40,7 +45,8 @@ CheckpointEvent = Union[CheckpointBarrier, CancelCheckpointMarker]
 class InputGate:
     """Input ``input_index`` of a subtask.  Add all channels, then ``seal``.
 
-    ``on_closed(channel)``: its EndOfInput has been taken.  ``ended``: no more data come; ``closed``: nothing
+    ``on_closed(channel)``: its EndOfInput has been taken.  ``on_announced(channel, event)``: a barrier that may
+    overtake, or EndOfInput, has arrived; called while others work, so it may only take note.  ``ended``: no more data come; ``closed``: nothing
     comes any more."""
 
     def __init__(self, input_index: int):
@@ -49,6 +55,9 @@ class InputGate:
         self.ready: deque[InputChannel] = deque()
         self.valve: WatermarkValve = None  # type: ignore[assignment]  # by seal()
         self.on_closed: Callable[[InputChannel], None] = lambda channel: None
+        self.on_announced: Callable[[InputChannel, Element], None] = lambda channel, event: None
+        self.edge: Optional[EdgeDescriptor] = None
+        self.replay: deque[Replayed] = deque()
         self.records_in = 0
         self.ended = self.closed = False
         self._with_data = 0
@@ -67,7 +76,7 @@ class InputGate:
 
     @property
     def has_input(self) -> bool:
-        return bool(self.ready or self._combined)
+        return bool(self.ready or self._combined or self.replay)
 
     def resume(self, channel: InputChannel) -> None:
         """Read on behind the barrier of ``channel``."""
@@ -81,7 +90,13 @@ class InputGate:
         combined, ready = self._combined, self.ready
         while True:
             if combined:
-                return combined.popleft()
+                element = combined.popleft()
+                if type(element) is RowBatch or type(element) is ColumnBatch:
+                    self.records_in += len(element)
+                return element
+            if self.replay:
+                self._take_replayed(self.replay.popleft())
+                continue
             if not ready:
                 return None
             channel = ready.popleft()
@@ -92,11 +107,13 @@ class InputGate:
                 channel.listed = False
             kind = type(element)
             if kind is RowBatch:
+                self.edge = channel.edge
                 if ready and len(element.values) < JOIN_BELOW:
                     self._join(element)
                 self.records_in += len(element.values)
                 return element
             if kind is ColumnBatch:
+                self.edge = channel.edge
                 self.records_in += len(element)
                 return element
             if kind is Watermark:
@@ -120,6 +137,38 @@ class InputGate:
             elif element is not None:
                 return element
 
+    def _take_replayed(self, replayed: Replayed) -> None:
+        self.edge = replayed.edge
+        for element in replayed.elements():
+            if type(element) is not Watermark:
+                self._combined.append(element)
+                continue
+            for channel in self.channels:
+                if channel.edge is replayed.edge and channel.peer_subtask == replayed.sender:
+                    self._combined.extend(self.valve.watermark(channel.index, element.timestamp))
+
+    def recorded_replay(self) -> list[tuple[EdgeDescriptor, FrameRecorder]]:
+        """What has not been replayed yet, and so is still in flight, in this order.
+
+        Watermarks are left out: the senders say them anew."""
+        recorded: list[tuple[EdgeDescriptor, FrameRecorder]] = []
+        for element in self._combined:
+            self._record(recorded, self.edge, element)
+        for replayed in self.replay:
+            for element in replayed.elements():
+                self._record(recorded, replayed.edge, element)
+        return recorded
+
+    @staticmethod
+    def _record(
+        recorded: list[tuple[EdgeDescriptor, FrameRecorder]], edge: Optional[EdgeDescriptor], element: Element
+    ) -> None:
+        if type(element) is RowBatch or type(element) is ColumnBatch:
+            assert edge is not None
+            if not recorded or recorded[-1][0] is not edge:
+                recorded.append((edge, FrameRecorder()))
+            recorded[-1][1].record(element)
+
     def _end_data(self, channel: InputChannel) -> None:
         if channel.data_ended:
             return
@@ -133,7 +182,12 @@ class InputGate:
     def _join(self, batch: RowBatch) -> None:
         """Put the small row batches that are ready behind ``batch``."""
         values, ready = batch.values, self.ready
-        while ready and ready[0].first_is_small_rows(JOIN_BELOW) and len(values) < JOIN_UP_TO:
+        while (
+            ready
+            and ready[0].edge is self.edge
+            and ready[0].first_is_small_rows(JOIN_BELOW)
+            and len(values) < JOIN_UP_TO
+        ):
             channel = ready.popleft()
             other = channel.take()
             if channel.queue:
@@ -159,3 +213,4 @@ class InputGate:
             channel.close()
         self.ready.clear()
         self._combined.clear()
+        self.replay.clear()

@@ -17,6 +17,11 @@ without a timestamp is ``memo[key](value)``.
 ``timestamps`` may be shorter than ``values``: what is missing at its end are records without a
 timestamp.  Whoever appends in a loop with timestamps calls ``align`` first.
 
+A barrier waits in the queue like every event; ``barrier`` is the one that may still overtake there, and
+``overtake`` sends it before all that has not been sent, which it returns (and keeps, to be sent).  A frame that has
+been handed to the connection is not overtaken: its credit says that the receiver reads it, however slow its
+operators are.
+
 Invariants: ``queued_records`` is the number of records in ``queue``; at most one of ``values`` and
 ``columns`` holds something; nothing follows EndOfInput.
 """
@@ -34,6 +39,8 @@ from flinkish.errors import UserError
 from flinkish.messages.elements import (
     FRAME_PAYLOAD_BYTES_MAX,
     Batch,
+    CancelCheckpointMarker,
+    CheckpointBarrier,
     ColumnBatch,
     ControlEvent,
     EndOfInput,
@@ -66,6 +73,7 @@ class OutputChannel(abc.ABC):
         "bytes_out",
         "frames_out",
         "ended",
+        "barrier",
     )
 
     is_local: bool
@@ -95,6 +103,7 @@ class OutputChannel(abc.ABC):
         self.bytes_out = 0
         self.frames_out = 0
         self.ended = False
+        self.barrier: Optional[CheckpointBarrier] = None
 
     # ---- what the writer does -------------------------------------------------------------------
 
@@ -139,6 +148,43 @@ class OutputChannel(abc.ABC):
             self._send_event(event)
         else:
             self.queue.append(event)
+        if type(event) is CheckpointBarrier and self.queue and event.options.may_overtake:
+            self.barrier = event
+
+    def overtake(self, barrier: CheckpointBarrier) -> list[Batch | ControlEvent]:
+        """Send ``barrier``, which may be in the queue already, before all that has not been sent; returns
+        what stands before it.  Older barriers and markers there are dropped: they are of checkpoints that are no
+        more, and ids on a channel rise."""
+        is_queued = self.barrier is not None and self.barrier.checkpoint_id == barrier.checkpoint_id
+        assert is_queued or not self.ended, f"{barrier} after the end of channel {self.channel_id}"
+        self.pump(flush=True)
+        if not is_queued:
+            self._seal()
+        elif self.barrier is None:
+            return []  # it has just left in its turn
+        overtaken: list[Batch | ControlEvent] = []
+        kept: deque[Batch | ControlEvent] = deque()
+        found = False
+        for item in self.queue:
+            if not found:
+                if type(item) is CheckpointBarrier and item.checkpoint_id == barrier.checkpoint_id:
+                    found = True
+                    continue
+                if type(item) in (CheckpointBarrier, CancelCheckpointMarker):
+                    continue
+                overtaken.append(item)
+            kept.append(item)
+        self.queue = kept
+        self.barrier = None
+        self._send_event(barrier)
+        return overtaken
+
+    def take_unsent(self) -> list[Batch]:
+        """Remove and return the batches that have not been sent."""
+        self._seal()
+        unsent = [item for item in self.queue if type(item) in (RowBatch, ColumnBatch)]
+        self.discard()
+        return unsent  # type: ignore[return-value]
 
     def seal_columns(self) -> None:
         """Rows come next: what is open as columns goes before them."""
@@ -205,6 +251,8 @@ class OutputChannel(abc.ABC):
                 if not self._event_may_pass():
                     return
                 queue.popleft()
+                if head is self.barrier:
+                    self.barrier = None
                 self._send_event(head)
         values = self.values
         while values and (flush or len(values) >= self.sizer.records) and self._may_send():
@@ -228,6 +276,7 @@ class OutputChannel(abc.ABC):
         self.queue.clear()
         self.columns.clear()
         self.queued_records = self.column_rows = 0
+        self.barrier = None
 
     def check(self) -> None:
         """Assert what holds between any two moves."""

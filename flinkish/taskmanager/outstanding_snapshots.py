@@ -1,6 +1,7 @@
 """Snapshots of one subtask between its barrier and its acknowledgement.
 
-Each is stored by somebody else, who says ``stored`` or ``failed`` in any order.  Acknowledgements leave in
+Each is stored by somebody else, who says ``stored`` or ``failed`` in any order, and ``in_flight_stored`` where
+an unaligned barrier may have overtaken records.  Acknowledgements leave in
 the order of checkpoint ids, so one that is stored waits for the older ones.  What sinks have prepared goes with an
 acknowledgement, whatever becomes of the checkpoint: that of a snapshot which fails or is given up goes
 with the next one.
@@ -21,7 +22,9 @@ from flinkish.messages.checkpoints import (
     CheckpointFailureReason,
     CheckpointMetrics,
     DeclineCheckpoint,
+    FileHandle,
     IncrementalKeyedStateHandle,
+    InFlightHandle,
     KeyedStateHandle,
     OperatorSubtaskState,
     SubtaskState,
@@ -37,6 +40,7 @@ KeyedHandles = Mapping[str, tuple[Union[KeyedStateHandle, IncrementalKeyedStateH
 class _Entry:
     snapshot: TaskSnapshot
     state: Optional[SubtaskState] = None
+    in_flight: Optional[tuple[InFlightHandle, ...]] = None  # not known yet
     metrics: CheckpointMetrics = CheckpointMetrics()
 
 
@@ -58,7 +62,19 @@ class OutstandingSnapshots:
         assert all(older < snapshot.checkpoint_id for older in self._entries)
         committables = _merged(self.left_over, snapshot.committables)
         self.left_over = {}
-        self._entries[snapshot.checkpoint_id] = _Entry(replace(snapshot, committables=committables))
+        entry = self._entries[snapshot.checkpoint_id] = _Entry(replace(snapshot, committables=committables))
+        if not snapshot.in_flight_follows:
+            entry.in_flight = ()
+
+    def in_flight_stored(
+        self, checkpoint_id: int, handles: tuple[InFlightHandle, ...]
+    ) -> list[AcknowledgeCheckpoint]:
+        """What the barrier has overtaken is durable too; what may be acknowledged now."""
+        entry = self._entries.get(checkpoint_id)
+        if entry is None:
+            return []  # given up meanwhile
+        entry.in_flight = handles
+        return self._release()
 
     def stored(
         self, checkpoint_id: int, keyed: KeyedHandles, async_ms: int = 0, uploaded_bytes: int = 0
@@ -111,13 +127,22 @@ class OutstandingSnapshots:
     def _release(self) -> list[AcknowledgeCheckpoint]:
         acknowledged = []
         for checkpoint_id, entry in list(self._entries.items()):
-            if entry.state is None:
+            if entry.state is None or entry.in_flight is None:
                 break
             del self._entries[checkpoint_id]
-            state = replace(entry.state, committables=entry.snapshot.committables)
-            acknowledged.append(
-                AcknowledgeCheckpoint(entry.snapshot.execution, checkpoint_id, state, entry.metrics)
+            state = replace(
+                entry.state, committables=entry.snapshot.committables, in_flight=entry.in_flight
             )
+            persisted = sum(part.length for handle in entry.in_flight for part in handle.parts)
+            uploaded = sum(
+                handle.content.size for handle in entry.in_flight if isinstance(handle.content, FileHandle)
+            )
+            metrics = replace(
+                entry.metrics,
+                persisted_bytes=persisted,
+                uploaded_bytes=entry.metrics.uploaded_bytes + uploaded,
+            )
+            acknowledged.append(AcknowledgeCheckpoint(entry.snapshot.execution, checkpoint_id, state, metrics))
         return acknowledged
 
 

@@ -13,6 +13,7 @@ columns are sealed and the lists of a channel are equally long (see ``output_cha
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import cycle
 from typing import Any, Callable, Optional
 
@@ -21,7 +22,16 @@ import numpy as np
 from flinkish.datastream import partitioners
 from flinkish.errors import InternalError, UserError
 from flinkish.graph.job_graph import OutputEdge
-from flinkish.messages.elements import ControlEvent, EndOfData, EndOfInput, Watermark, WatermarkStatus
+from flinkish.messages.deployment import EdgeDescriptor
+from flinkish.messages.elements import (
+    CancelCheckpointMarker,
+    CheckpointBarrier,
+    ControlEvent,
+    EndOfData,
+    EndOfInput,
+    Watermark,
+    WatermarkStatus,
+)
 from flinkish.operators import output
 from flinkish.operators.columns import column_values, rows_of
 from flinkish.operators.keys import key_converter, key_function
@@ -51,6 +61,7 @@ class ChannelWriter(output.RecordWriter):
         self.channels = channels
         self.sizer = sizer
         self.buffer_timeout_ms = buffer_timeout_ms
+        self.edge: Optional[EdgeDescriptor] = None  # of those that a slot makes
         self._lists = [channel.values for channel in channels]
         self._several = len(channels) > 1
         self._has_columns = False
@@ -107,9 +118,43 @@ class ChannelWriter(output.RecordWriter):
     def emit_latency_marker(self, marker: Any) -> None:
         self._emit_event(marker)
 
-    def emit_checkpoint_event(self, event: ControlEvent) -> None:
-        """A barrier, behind all records so far, or the marker of a checkpoint that was given up."""
-        self._emit_event(event)
+    def emit_barrier(self, barrier: CheckpointBarrier) -> list[tuple[OutputChannel, list]]:
+        """``barrier`` on every channel, behind all records so far or, where it may, before those that have not left;
+        returns what it has overtaken, and what of it still waits can be told by ``holds``."""
+        options = barrier.options
+        if options.unaligned:
+            assert self.edge is not None
+            options = replace(options, forced_aligned=not self.edge.unaligned)
+            barrier = replace(barrier, options=options)
+        if options.may_overtake and not options.aligned_timeout_ms:
+            return self._overtake(self.channels, barrier)
+        self._emit_event(barrier)
+        return []
+
+    def holds(self, checkpoint_id: int) -> bool:
+        """Whether the barrier waits on a channel where it may still overtake."""
+        return any([c.barrier is not None and c.barrier.checkpoint_id == checkpoint_id for c in self.channels])
+
+    def overtake(self, checkpoint_id: int) -> list[tuple[OutputChannel, list]]:
+        """Its time is over: the barrier leaves where it still waits."""
+        overtaken = []
+        for channel in self.channels:
+            barrier = channel.barrier
+            if barrier is not None and barrier.checkpoint_id == checkpoint_id:
+                hurried = replace(barrier, options=replace(barrier.options, aligned_timeout_ms=None))
+                overtaken += self._overtake([channel], hurried)
+        return overtaken
+
+    def _overtake(
+        self, channels: list[OutputChannel], barrier: CheckpointBarrier
+    ) -> list[tuple[OutputChannel, list]]:
+        overtaken = [(channel, channel.overtake(barrier)) for channel in channels]
+        self._stuck = self._stuck or any([channel.queue for channel in channels])
+        return overtaken
+
+    def emit_marker(self, marker: CancelCheckpointMarker) -> None:
+        """A checkpoint was given up, and no barrier of it has gone out."""
+        self._emit_event(marker)
 
     def emit_end_of_data(self) -> None:
         """No more records and watermarks; the task stays for a checkpoint."""

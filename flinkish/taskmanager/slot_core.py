@@ -32,6 +32,8 @@ from flinkish.messages.checkpoints import (
     CheckpointComplete,
     CheckpointFailureReason,
     DeclineCheckpoint,
+    InFlightHandle,
+    InFlightPart,
     NotifyEndOfData,
     TriggerCheckpoint,
 )
@@ -50,6 +52,7 @@ from flinkish.operators.user_errors import travel_error
 from flinkish.taskmanager import wire
 from flinkish.taskmanager.credit_ledger import CreditLedger
 from flinkish.taskmanager.frame_sizer import FrameSizer
+from flinkish.taskmanager.in_flight import InFlightData, Replayed, read_replay
 from flinkish.taskmanager.input_channel import InputChannel
 from flinkish.taskmanager.input_gate import InputGate
 from flinkish.taskmanager.output_channel import (
@@ -78,13 +81,14 @@ class SlotCore:
             and ``pending_bytes(peer_slot)``.
         listener: ``task_state_changed(execution, state, failure)``, ``operator_event(event)``,
             ``checkpoint_message(message)`` (to the JobManager), ``store_snapshot(snapshot)``, which writes or
-            freezes keyed state before it returns, ``drop_snapshot(execution, checkpoint_id)`` of one that is
-            not wanted any more, and ``wakeup()``, which any thread may call.
+            freezes keyed state before it returns, ``store_in_flight(execution, checkpoint_id, options, data, parts)``,
+            ``drop_snapshot(execution, checkpoint_id)`` of one that is not wanted any more, and ``wakeup()``, which any thread may call.
         clock_ns: measures turns, monotonic.
         rng_seed: for partitioners that draw lots.
         chain_factory: makes a chain from (spec, environment, writers, fused);
             ``operators.chain.OperatorChain`` when None.
         open_content: as in ``TaskEnvironment``.
+        materialiser: gives that of ``TaskEnvironment``, for a job id.
     """
 
     def __init__(
@@ -99,6 +103,7 @@ class SlotCore:
         rng_seed: int = 0,
         chain_factory: Optional[ChainFactory] = None,
         open_content: Callable[[Bytes], Any] = open_inline,
+        materialiser: Callable[[str], Any] = lambda job_id: None,
     ):
         self.slot_id = slot_id
         self.host = host
@@ -108,7 +113,7 @@ class SlotCore:
         self.rng_seed = rng_seed
         self.clock_ns = clock_ns
         self.chain_factory = chain_factory
-        self.open_content = open_content
+        self.open_content, self.materialiser = open_content, materialiser
         self.frames_dropped = 0
         self.events_dropped = 0
         self.tasks: dict[ExecutionAttemptID, Task] = {}
@@ -261,6 +266,14 @@ class SlotCore:
         if outstanding is not None:
             self._say(execution, outstanding.stored(checkpoint_id, keyed, async_ms, uploaded_bytes))
 
+    def in_flight_stored(
+        self, execution: ExecutionAttemptID, checkpoint_id: int, content: Bytes, parts: tuple[InFlightPart, ...]
+    ) -> None:
+        """What a barrier has overtaken is durable."""
+        outstanding = self._snapshots.get(execution)
+        if outstanding is not None:
+            self._say(execution, outstanding.in_flight_stored(checkpoint_id, (InFlightHandle(content, parts),)))
+
     def snapshot_failed(self, execution: ExecutionAttemptID, checkpoint_id: int, error: FlinkishError) -> None:
         """A snapshot could not be stored."""
         outstanding = self._snapshots.get(execution)
@@ -278,6 +291,23 @@ class SlotCore:
         outstanding.taken(snapshot)
         task.unstored = len(outstanding)
         self.listener.store_snapshot(snapshot)
+
+    def _in_flight_taken(self, task: Task, data: InFlightData) -> None:
+        outstanding = self._snapshots.get(task.execution)
+        if outstanding is None or data.checkpoint_id not in outstanding:
+            return  # given up meanwhile
+        if data.dropped:
+            self._drop(task, data.checkpoint_id)
+            return
+        if data.error is not None:
+            self.listener.drop_snapshot(task.execution, data.checkpoint_id)
+            self.snapshot_failed(task.execution, data.checkpoint_id, data.error)
+            return
+        content, parts = data.content()
+        if parts:
+            self.listener.store_in_flight(task.execution, data.checkpoint_id, data.options, content, parts)
+        else:
+            self._say(task.execution, outstanding.in_flight_stored(data.checkpoint_id, ()))
 
     def _drop(self, task: Task, checkpoint_id: int) -> None:
         outstanding = self._snapshots.get(task.execution)
@@ -401,9 +431,9 @@ class SlotCore:
     ) -> list[InputGate]:
         gates: dict[int, InputGate] = {}
         for input_ in descriptor.inputs:
-            gate = gates.get(input_.input_index)
+            gate = gates.get(input_.edge.input_index)
             if gate is None:
-                gate = gates[input_.input_index] = InputGate(input_.input_index)
+                gate = gates[input_.edge.input_index] = InputGate(input_.edge.input_index)
             for end in input_.channels:
                 local = end.peer_slot == self.slot_id
                 channel = InputChannel(
@@ -414,6 +444,7 @@ class SlotCore:
                     len(gate.channels),
                     CreditLedger(deploy.initial_credits),
                     None if local else self.transport,
+                    input_.edge,
                 )
                 gate.channels.append(channel)
                 self._inputs[end.channel_id] = channel
@@ -429,7 +460,7 @@ class SlotCore:
             configuration = deploy.configuration
             spec = unpickle_chain(descriptor.chain, descriptor.task_name, self.slot_id)
             environment = self._environment(descriptor, deploy)
-            outputs = {output.edge_id: output for output in descriptor.outputs}
+            outputs = {output.edge.edge_id: output for output in descriptor.outputs}
             writers = {
                 edge.edge_id: self._build_writer(
                     edge, outputs[edge.edge_id], descriptor, deploy, _explaining(spec, edge, environment)
@@ -451,9 +482,11 @@ class SlotCore:
                 self.clock_ns,
                 self._task_changed,
                 self._snapshot_taken,
+                self._in_flight_taken,
                 self._declined,
                 self._end_of_data,
                 deploy.final_checkpoint,
+                lambda: self._read_replay(descriptor),
             )
         except BaseException as error:
             if isinstance(error, FlinkishError):
@@ -468,6 +501,14 @@ class SlotCore:
                 )
             self.listener.task_state_changed(descriptor.execution, "FAILED", TaskFailure(failure))
             return None
+
+    def _read_replay(self, descriptor: TaskDeploymentDescriptor) -> Iterable[Replayed]:
+        restore = descriptor.restore
+        if restore is None or not restore.in_flight:
+            return ()
+        edges = {input_.edge.edge_id: input_.edge for input_ in descriptor.inputs}
+        subtask = (descriptor.execution.subtask_index, descriptor.parallelism, descriptor.max_parallelism)
+        return read_replay(restore.in_flight, edges, subtask, self.open_content)
 
     def _build_writer(
         self,
@@ -515,9 +556,11 @@ class SlotCore:
         )
         reuse = options.read(configuration, options.PIPELINE_OBJECT_REUSE)
         timeout_ms = options.read(configuration, options.EXECUTION_BUFFER_TIMEOUT)
-        return create_record_writer(
+        writer = create_record_writer(
             edge, channels, sizer, rng, (lambda value: value) if reuse else freeze, timeout_ms
         )
+        writer.edge = output.edge
+        return writer
 
     def _environment(
         self, descriptor: TaskDeploymentDescriptor, deploy: DeployTasks
@@ -547,6 +590,7 @@ class SlotCore:
             or {},
             restore=descriptor.restore,
             open_content=self.open_content,
+            materialiser=self.materialiser(deploy.job_id),
             final_checkpoint=deploy.final_checkpoint,
         )
 

@@ -24,6 +24,12 @@ records, the synchronous part of each operator; the rest is `on_snapshot`'s.  A 
 behind what it has collected and polls only after that.  From the order until then, events of its coordinator
 wait: the coordinator's own snapshot has what they bring.
 
+A barrier that overtakes finds a task that is most often backpressured.  Between two records it goes through at once;
+the rest of the batch in work and what the gates hold are in flight.  In the middle of a record's output the
+chain first finishes its slice, and may overdraw its outputs up to OVERDRAFT_RECORDS; one that makes more holds the
+barrier up, as a blocked record does in Flink.  So does what a source has collected, which is little more than what it can process in two turns.
+What is in flight goes to ``on_in_flight`` when it is complete, after the snapshot.
+
 Nothing here waits, and nothing here reads a clock that was not passed in.
 """
 
@@ -31,8 +37,8 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
-from dataclasses import dataclass
-from typing import Any, Callable, Iterator, Optional, Sequence, Union
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, Union
 
 from flinkish.common.user_traceback import (
     TRACEBACK_CHARACTERS_MAX,
@@ -75,7 +81,17 @@ from flinkish.operators.codegen import BUDGET_MAX
 from flinkish.operators.snapshots import TaskSnapshot
 from flinkish.operators.user_errors import message_of
 from flinkish.taskmanager.backpressure import BACKPRESSURED, BUSY, IDLE, TaskTimes
-from flinkish.taskmanager.barrier_aligner import AlignerEffect, BarrierAligner, GiveUp, Resume, TakeSnapshot
+from flinkish.taskmanager.barrier_aligner import (
+    AlignerEffect,
+    BarrierAligner,
+    GiveUp,
+    InFlightComplete,
+    Resume,
+    StopPersisting,
+    TakeSnapshot,
+)
+from flinkish.taskmanager.in_flight import InFlightData, Replayed
+from flinkish.taskmanager.in_flight_collector import InFlightCollector
 from flinkish.taskmanager.input_channel import InputChannel
 from flinkish.taskmanager.input_gate import InputGate
 from flinkish.taskmanager.record_writer import ChannelWriter
@@ -88,6 +104,7 @@ SLICE_ROWS_MIN = 256  # of columns: a smaller slice costs as much
 POLL_RECORDS_FIRST = 64
 POLL_RECORDS_MAX = 2048
 POLL_ROWS_MAX = 64 * 1024
+OVERDRAFT_RECORDS = 8192  # that an output takes above its room while a barrier waits to overtake
 SINK_RETRY_MS = 5  # a sink without room and without a descriptor is asked again after this
 
 _WORKED, _IDLE, _BLOCKED, _ENDED = range(4)
@@ -98,6 +115,9 @@ class _EndOutputs:
 
 
 _Order = Union[AlignerEffect, _EndOutputs]
+
+#: Orders that are carried out also in the middle of a record's output.
+_WITHOUT_CHAIN = (Resume, StopPersisting, InFlightComplete)
 
 #: What reaches a subtask between two steps: an event (operator id, payload) of a coordinator, the order to
 #: put a barrier, or what became of a checkpoint.
@@ -115,9 +135,11 @@ class Task:
         now_ms: processing time.
         on_state: called with the new state's name and the error, if any.
         on_snapshot: takes a snapshot over; keyed state in it may change as soon as this returns.
+        on_in_flight: takes what the barrier of an unaligned checkpoint has overtaken here, or hears that it is dropped.
         on_declined: called with the id of a checkpoint that this subtask gives up, and why.
         on_end_of_data: called when all data have ended and the subtask stays.
         final_checkpoint: as in ``DeployTasks``.
+        open_replay: reads what was in flight in the checkpoint from which the job goes on.
     """
 
     def __init__(
@@ -130,9 +152,11 @@ class Task:
         clock_ns: Callable[[], int],
         on_state: Callable[[Task, str, Optional[FlinkishError]], None],
         on_snapshot: Callable[[Task, TaskSnapshot], None],
+        on_in_flight: Callable[[Task, InFlightData], None],
         on_declined: Callable[[Task, int, CheckpointFailureReason], None],
         on_end_of_data: Callable[[Task], None],
         final_checkpoint: bool = False,
+        open_replay: Callable[[], Iterable[Replayed]] = tuple,
     ):
         self.descriptor = descriptor
         self.execution = descriptor.execution
@@ -143,6 +167,7 @@ class Task:
         self.clock_ns = clock_ns
         self.on_state = on_state
         self.on_snapshot = on_snapshot
+        self.open_replay = open_replay
         self.on_declined = on_declined
         self.on_end_of_data = on_end_of_data
         self.final_checkpoint = final_checkpoint
@@ -167,6 +192,17 @@ class Task:
         self.aligner = BarrierAligner(self._channels)
         for gate in self.gates:
             gate.on_closed = self._channel_closed
+            gate.on_announced = self._announced
+        self._announcements: deque[tuple[InputChannel, Element]] = deque()
+        #: Whether barriers may overtake on its inputs.
+        self._unaligned = any(
+            channel.edge is not None and channel.edge.unaligned for gate in self.gates for channel in gate.channels
+        )
+        self._in_flight = InFlightCollector(
+            self.execution.subtask_index, self.gates, self.writers, lambda data: on_in_flight(self, data)
+        )
+        self._latest_barrier = 0  # id of the last one that has gone out
+        self._hurries = False  # a barrier waits to overtake: outputs may be overdrawn
         #: Snapshots that are not stored yet; the slot counts them.
         self.unstored = 0
         self._at_end = False
@@ -220,6 +256,9 @@ class Task:
             self._end_outputs()
             return
         try:
+            for replayed in self.open_replay():
+                gate = next(gate for gate in self.gates if gate.input_index == replayed.edge.input_index)
+                gate.replay.append(replayed)
             self.chain.open()
         except BaseException as error:
             self._end_with(error)
@@ -243,6 +282,8 @@ class Task:
         """Handed on between two steps."""
         self._mail.append(mail)
         self._attention = True
+        if isinstance(mail, CheckpointBarrier) and mail.options.unaligned:
+            self._hurry()
 
     def handle_operator_event(self, operator_id: str, payload: Any) -> None:
         """From the coordinator of an operator of this subtask."""
@@ -282,6 +323,7 @@ class Task:
         self._mail.clear()
         self._held.clear()
         self._orders.clear()
+        self._announcements.clear()
         return first
 
     def _close_chain(self) -> None:
@@ -343,6 +385,9 @@ class Task:
         clock_ns, waited = self.clock_ns, self.times.state
         if self.source is not None and not self._look:
             self._look = self._has_reason_to_look()
+        overtakes_at_ms = self._overtakes_at_ms()
+        if overtakes_at_ms is not None and self.now_ms() >= overtakes_at_ms:
+            self._attention = True
         start = now = clock_ns()
         self.times.switch(waited, start)
         # A step that would begin in the last quarter waits for the next turn, so that turns neither
@@ -432,6 +477,8 @@ class Task:
             writer_room = writer.make_room()
             if writer_room < room:
                 room = writer_room
+        if self._hurries:
+            room += OVERDRAFT_RECORDS
         self._room = room
         return room > 0 and self.chain.sinks_have_room()
 
@@ -445,7 +492,7 @@ class Task:
         for _ in generator:  # type: ignore[union-attr]
             return
         self._suspended = None
-        if self._orders or self._held:
+        if self._orders or self._held or self._hurries:
             self._attention = True
 
     def _run_slice(self, left_ns: int) -> None:
@@ -579,6 +626,8 @@ class Task:
     def _poll(self) -> None:
         """Let the reader collect about a turn's worth of records, and not more than fits."""
         room = min(self._poll_limit, self._room)
+        if not self._source_columns and self._last_cost_ns < float("inf"):
+            room = min(room, 2 * self._slice_limit)  # a barrier waits for what slow functions make of it
         self._polled_this_turn, self._look = True, False
         self._polled_ms = self.now_ms()
         before = self.clock_ns()
@@ -620,9 +669,16 @@ class Task:
 
     def _attend(self) -> None:
         """Carry out what the aligner has decided, then read the mail, each as far as it may be now."""
+        overtakes_at_ms = self._overtakes_at_ms()
+        if overtakes_at_ms is not None and (now_ms := self.now_ms()) >= overtakes_at_ms:
+            self._in_flight.tick(now_ms)
+            self._obey(self.aligner.tick(now_ms))
         while True:
             is_open = self._suspended is None
-            if is_open and self._orders:
+            if self._announcements:
+                self._read_announcement(*self._announcements.popleft())
+                continue
+            if self._orders and (is_open or type(self._orders[0]) in _WITHOUT_CHAIN):
                 self._carry_out(self._orders.popleft())
                 continue
             if self._held and is_open and not self._barriers_queued:
@@ -639,6 +695,8 @@ class Task:
                 self._held.append(mail)
             else:
                 self._read(mail)
+        if self._hurries and self._suspended is None and not (self._orders or self._held or self._barriers_queued):
+            self._hurries, self.chain.overdraft = False, 0
         self._attention = False
 
     def _is_of_source(self, operator_id: str) -> bool:
@@ -652,6 +710,7 @@ class Task:
         elif isinstance(mail, CheckpointComplete):
             self._checkpoint_complete(mail.checkpoint_id)
         elif isinstance(mail, CheckpointAborted):
+            self._in_flight.drop(mail.checkpoint_id)
             self._obey(self.aligner.aborted(mail.checkpoint_id))
             self.chain.notify_checkpoint_aborted(mail.checkpoint_id)
             if self._stopping == mail.checkpoint_id and not self._ending:
@@ -662,6 +721,8 @@ class Task:
             self.on_declined(self, barrier.checkpoint_id, CheckpointFailureReason.TASK_CLOSING)
             return
         if self.source is None:
+            if barrier.options.unaligned and not self._unaligned:
+                barrier = replace(barrier, options=replace(barrier.options, forced_aligned=True))
             self._obey(self.aligner.ordered(barrier, self.now_ms()))
             return
         self._take_collected()
@@ -684,15 +745,35 @@ class Task:
         if self._at_end and not self.final_checkpoint and all([gate.closed for gate in self.gates]):
             self._end_outputs()
 
+    def _announced(self, channel: InputChannel, event: Element) -> None:
+        self._announcements.append((channel, event))
+        self._attention = True
+
+    def _read_announcement(self, channel: InputChannel, event: Element) -> None:
+        if channel.channel_id not in self.aligner.open:
+            return
+        if isinstance(event, CheckpointBarrier):
+            self._obey(self.aligner.announced(channel.channel_id, event, self.now_ms()))
+        else:
+            self._obey(self.aligner.end_announced(channel.channel_id, self.now_ms()))
+
     def _obey(self, orders: Sequence[_Order]) -> None:
         if orders:
             self._orders.extend(orders)
             self._attention = True
+            if any([isinstance(order, TakeSnapshot) and order.barrier.options.unaligned for order in orders]):
+                self._hurry()
+
+    def _hurry(self) -> None:
+        self._hurries, self.chain.overdraft = True, OVERDRAFT_RECORDS
 
     def _carry_out(self, order: _Order) -> None:
         if isinstance(order, TakeSnapshot):
-            assert not order.unaligned, "execution.checkpointing.unaligned is refused"
             self._run(self._snapshot(order))
+        elif isinstance(order, StopPersisting):
+            self._in_flight.channel_complete(order.checkpoint_id, order.channel)
+        elif isinstance(order, InFlightComplete):
+            self._in_flight.inputs_complete(order.checkpoint_id)
         elif isinstance(order, Resume):
             for channel_id in order.channels:
                 gate, channel = self._channels[channel_id]
@@ -703,22 +784,25 @@ class Task:
             self._draining = self._halted = True
         else:
             assert isinstance(order, GiveUp), order
-            marker = CancelCheckpointMarker(order.checkpoint_id)
-            for writer in self.writers:
-                writer.emit_checkpoint_event(marker)
+            self._in_flight.drop(order.checkpoint_id)
+            if order.checkpoint_id > self._latest_barrier:
+                marker = CancelCheckpointMarker(order.checkpoint_id)
+                for writer in self.writers:
+                    writer.emit_marker(marker)
             self.on_declined(self, order.checkpoint_id, order.reason)
 
     def _snapshot(self, order: TakeSnapshot) -> Iterator[None]:
         barrier, begun = order.barrier, self.clock_ns()
         checkpoint_id, kind = barrier.checkpoint_id, barrier.options.kind
         yield from self.chain.prepare_snapshot_pre_barrier(checkpoint_id)
-        for writer in self.writers:
-            writer.emit_checkpoint_event(barrier)
-        parts = self.chain.snapshot_state(checkpoint_id, barrier.timestamp_ms)
+        in_flight = self._in_flight.send_barrier(order, self._rest_of_batch())
+        self._latest_barrier = checkpoint_id
+        parts = self.chain.snapshot_state(checkpoint_id, barrier.timestamp_ms, barrier.options)
         metrics = CheckpointMetrics(
             alignment_duration_ms=order.alignment_ms,
             start_delay_ms=max(0, self.now_ms() - order.alignment_ms - barrier.timestamp_ms),
             sync_duration_ms=(self.clock_ns() - begun) // 1_000_000,
+            unaligned=order.unaligned,
         )
         snapshot = TaskSnapshot(
             self.execution,
@@ -729,6 +813,7 @@ class Task:
             {part.operator_id: part.committables for part in parts if part.committables is not None},
             self._at_end,
             metrics,
+            in_flight is not None,
         )
         if self._at_end and self._first_at_end is None:
             self._first_at_end = checkpoint_id
@@ -736,6 +821,25 @@ class Task:
             self._stopping = checkpoint_id
             self._halted = self._halted or kind is SnapshotKind.SAVEPOINT_SUSPEND
         self.on_snapshot(self, snapshot)
+        if in_flight is not None:
+            self._in_flight.begin(in_flight)
+
+    def _rest_of_batch(self) -> Optional[tuple[InputGate, RowBatch | ColumnBatch]]:
+        batch, start = self._batch, self._batch_at
+        if batch is None or not self.gates:
+            return None
+        gate = next(gate for gate in self.gates if gate.input_index == self._batch_input)
+        times = None if batch.timestamps is None else batch.timestamps[start:]
+        if isinstance(batch, RowBatch):
+            return gate, RowBatch(batch.values[start:], times)
+        return gate, ColumnBatch(batch.columns.slice(start), times)
+
+    def _overtakes_at_ms(self) -> Optional[int]:
+        """When a barrier that waits here overtakes."""
+        if not self.aligner.pending:
+            return self._in_flight.overtakes_at_ms
+        times = (self.aligner.deadline_ms, self._in_flight.overtakes_at_ms)
+        return min([time for time in times if time is not None], default=None)
 
     def _checkpoint_complete(self, checkpoint_id: int) -> None:
         self.chain.notify_checkpoint_complete(checkpoint_id)
@@ -751,6 +855,7 @@ class Task:
             writer.pump(flush=True)
             if not writer.is_empty:
                 self._unsent = True
+        self._in_flight.outputs_moved()
 
     def move_outputs(self) -> None:
         """Between turns: what credits allow now, also of a subtask that has stopped."""
@@ -786,6 +891,9 @@ class Task:
     def _has_reason_to_look(self) -> bool:
         """Whether anything has happened to the subtask since its source had nothing."""
         if self.times.state != IDLE or self._attention:
+            return True
+        overtakes_at_ms = self._overtakes_at_ms()
+        if overtakes_at_ms is not None and self.now_ms() >= overtakes_at_ms:
             return True
         if self.source is None:
             return False
@@ -844,9 +952,12 @@ class Task:
 
     def next_deadline_ms(self) -> Optional[int]:
         """When a turn is due although nothing arrives, as processing time."""
-        if self.state != "RUNNING" or self._halted:
+        if self.state != "RUNNING":
             return None
-        deadlines = []
+        overtakes_at_ms = self._overtakes_at_ms()
+        deadlines = [] if overtakes_at_ms is None else [overtakes_at_ms]
+        if self._halted:
+            return overtakes_at_ms
         if self._suspended is None and not self._at_end:
             due = self.chain.next_processing_time()
             if due is not None and self.times.state != BACKPRESSURED:

@@ -202,12 +202,12 @@ class ColumnEncoder:
 
 
 class ColumnDecoder:
-    """The other end of a ``ColumnEncoder``."""
+    """The other end of a ``ColumnEncoder``; ``schema``: that of the last batch, when the encoder has begun already."""
 
-    __slots__ = ("_schema",)
+    __slots__ = ("schema",)
 
-    def __init__(self) -> None:
-        self._schema = None
+    def __init__(self, schema: Any = None) -> None:
+        self.schema = schema
 
     def decode(self, payload: bytes | memoryview) -> ColumnBatch:
         """The batch of a COLUMNS frame; its columns look into ``payload``, which must not
@@ -226,11 +226,11 @@ class ColumnDecoder:
         if form == _SCHEMA:
             (size,) = _COUNT.unpack_from(view, at)
             at += 4
-            self._schema = pa.ipc.read_schema(pa.py_buffer(view[at : at + size]))
+            self.schema = pa.ipc.read_schema(pa.py_buffer(view[at : at + size]))
             at += size
-        elif form != _BATCH or self._schema is None:
+        elif form != _BATCH or self.schema is None:
             raise InternalError("could not read a frame of columns", why=f"unexpected form {form}")
-        return ColumnBatch(pa.ipc.read_record_batch(pa.py_buffer(view[at:]), self._schema), times)
+        return ColumnBatch(pa.ipc.read_record_batch(pa.py_buffer(view[at:]), self.schema), times)
 
 
 def _ipc_stream(columns: Any) -> memoryview:

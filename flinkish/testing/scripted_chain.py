@@ -92,6 +92,7 @@ class ScriptedChain:
         self.writers = list(writers.values())
         self.expanding = spec.expanding
         self.budget_max = BUDGET_MAX
+        self.overdraft = 0
         self.number_of_inputs = 0 if spec.source is not None else spec.inputs
         self.source = ScriptedSource(spec, environment) if spec.source is not None else None
         self.watermarks = [MIN_WATERMARK_MS] * spec.inputs
@@ -112,7 +113,7 @@ class ScriptedChain:
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> Iterator[None]:
         yield from ()
 
-    def snapshot_state(self, checkpoint_id: int, timestamp_ms: int) -> list[OperatorPart]:
+    def snapshot_state(self, checkpoint_id: int, timestamp_ms: int, options: Any = None) -> list[OperatorPart]:
         self._see("snapshot", 0, checkpoint_id, None)
         position = (checkpoint_id, len(self.log.seen[self.key]))
         handle = OperatorStateHandle({"position": (DistributionMode.SPLIT, (pickle.dumps(position),))})
@@ -162,7 +163,7 @@ class ScriptedChain:
 
     @property
     def room(self) -> int:
-        return min([writer.room for writer in self.writers], default=2048)
+        return min([writer.room + self.overdraft for writer in self.writers], default=2048)
 
     def process_watermark(self, index: int, timestamp: int) -> Iterator[None]:
         self._see("watermark", index, timestamp, None)

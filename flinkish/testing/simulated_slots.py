@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from typing import Any, Callable, Mapping, Optional, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 import cloudpickle
 
 from flinkish.errors import CheckpointStorageError
 from flinkish.graph.execution_graph import build_deployments
 from flinkish.graph.job_graph import JobGraph
-from flinkish.messages.checkpoints import TriggerCheckpoint
+from flinkish.messages.checkpoints import CheckpointOptions, InFlightPart, InlineBytes, TriggerCheckpoint
 from flinkish.messages.control import DeployTasks, OperatorEvent
-from flinkish.messages.deployment import ExecutionAttemptID
+from flinkish.messages.deployment import ExecutionAttemptID, TaskRestore
 from flinkish.operators.snapshots import TaskSnapshot
 from flinkish.taskmanager import wire
 from flinkish.taskmanager.slot_core import SlotCore
@@ -65,6 +66,16 @@ class _Transport:
         return self.network.pending_bytes(self.slot_id, peer_slot)
 
 
+@dataclass(frozen=True)
+class InFlightWrite:
+    """What a barrier has overtaken, on its way to the storage."""
+
+    execution: ExecutionAttemptID
+    checkpoint_id: int
+    data: bytes
+    parts: tuple[InFlightPart, ...]
+
+
 class SimulatedSlots:
     """A world of slots; also the listener of each.
 
@@ -102,7 +113,7 @@ class SimulatedSlots:
         #: What tasks have told the JobManager about checkpoints.
         self.checkpoint_messages: list[Any] = []
         #: Snapshots that are being stored, by slot.
-        self.storing: dict[str, list[TaskSnapshot]] = {slot_id: [] for slot_id in slot_ids}
+        self.storing: dict[str, list[Union[TaskSnapshot, InFlightWrite]]] = {slot_id: [] for slot_id in slot_ids}
         self._slot_of: dict[ExecutionAttemptID, str] = {}
         self.slots = {
             slot_id: SlotCore(
@@ -142,6 +153,17 @@ class SimulatedSlots:
     def store_snapshot(self, snapshot: TaskSnapshot) -> None:
         self.storing[self._slot_of[snapshot.execution]].append(snapshot)
 
+    def store_in_flight(
+        self,
+        execution: ExecutionAttemptID,
+        checkpoint_id: int,
+        options: CheckpointOptions,
+        data: bytes,
+        parts: tuple[InFlightPart, ...],
+    ) -> None:
+        written = InFlightWrite(execution, checkpoint_id, data, parts)
+        self.storing[self._slot_of[execution]].append(written)
+
     def drop_snapshot(self, execution: ExecutionAttemptID, checkpoint_id: int) -> None:
         storing = self.storing[self._slot_of[execution]]
         dropped = (execution, checkpoint_id)
@@ -167,6 +189,8 @@ class SimulatedSlots:
         slot, checkpoint_id = self.slots[slot_id], snapshot.checkpoint_id
         if fail:
             slot.snapshot_failed(snapshot.execution, checkpoint_id, CheckpointStorageError("the disk is full"))
+        elif isinstance(snapshot, InFlightWrite):
+            slot.in_flight_stored(snapshot.execution, checkpoint_id, InlineBytes(snapshot.data), snapshot.parts)
         else:
             slot.snapshot_stored(snapshot.execution, checkpoint_id, {})
         self.more[slot_id] = True
@@ -174,11 +198,21 @@ class SimulatedSlots:
     # ---- moves ----------------------------------------------------------------------------------
 
     def deploy(
-        self, job_graph: JobGraph, configuration: Mapping[str, Any], final_checkpoint: bool = False
+        self,
+        job_graph: JobGraph,
+        configuration: Mapping[str, Any],
+        final_checkpoint: bool = False,
+        restore: Optional[Mapping[tuple[str, int], TaskRestore]] = None,
     ) -> None:
+        """``restore``: by vertex id and subtask index."""
         chains = {vertex.id: cloudpickle.dumps(vertex.chain) for vertex in job_graph.vertices}
         deployments = build_deployments(job_graph, 0, list(self.slots), chains)
         for slot_id, tasks in deployments.items():
+            if restore is not None:
+                tasks = tuple(
+                    replace(task, restore=restore[task.execution.vertex_id, task.execution.subtask_index])
+                    for task in tasks
+                )
             self._slot_of.update((task.execution, slot_id) for task in tasks)
             self.slots[slot_id].deploy(
                 DeployTasks(

@@ -59,6 +59,7 @@ from flinkish.messages.checkpoints import (
     CheckpointOptions,
     CompletedCheckpoint,
     DeclineCheckpoint,
+    InFlightPart,
     InlineBytes,
     KeyedStateHandle,
     SnapshotKind,
@@ -303,15 +304,7 @@ class StreamTestHarness:
             )
             self._checkpoint_id = snapshot.checkpoint_id
             self._clock.set(snapshot.timestamp_ms)
-        self._core = SlotCore(
-            _SLOT,
-            host=_SLOT,
-            now_ms=self._clock.now_ms,
-            clock_ns=lambda: 0,  # slices by count alone, so that each run is the same
-            transport=_NoTransport(),
-            listener=self,
-            chain_factory=self._create_chain,
-        )
+        self._core = self._create_core()
         self._core.deploy(
             DeployTasks(
                 job_id=job.job_id,
@@ -336,6 +329,17 @@ class StreamTestHarness:
                 event = OperatorEvent(task.execution, head.operator_id, SourceAddSplits(splits))
                 self._core.on_operator_event(event)
         self._run()
+
+    def _create_core(self) -> SlotCore:
+        return SlotCore(
+            _SLOT,
+            host=_SLOT,
+            now_ms=self._clock.now_ms,
+            clock_ns=lambda: 0,  # slices by count alone, so that each run is the same
+            transport=_NoTransport(),
+            listener=self,
+            chain_factory=self._create_chain,
+        )
 
     def _create_chain(self, spec, environment, writers, fused) -> OperatorChain:
         environment.collect_side_output = self._collect_side_output
@@ -388,6 +392,16 @@ class StreamTestHarness:
             part.write(out)
             handles[operator_id] = (KeyedStateHandle(part.key_groups, InlineBytes(out.getvalue())),)
         self._core.snapshot_stored(snapshot.execution, snapshot.checkpoint_id, handles)
+
+    def store_in_flight(
+        self,
+        execution: ExecutionAttemptID,
+        checkpoint_id: int,
+        options: CheckpointOptions,
+        data: bytes,
+        parts: tuple[InFlightPart, ...],
+    ) -> None:
+        self._core.in_flight_stored(execution, checkpoint_id, InlineBytes(data), parts)
 
     def drop_snapshot(self, execution: ExecutionAttemptID, checkpoint_id: int) -> None:
         """It is stored already."""

@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "connectors": _BASE | {"datastream", "metrics"},
     "storage": _BASE | {"messages"},
     "state": _BASE | {"datastream", "messages", "metrics", "storage"},
+    "state_processor": _BASE | {"datastream", "graph", "messages", "operators.keys", "state", "storage"},
     "graph": _BASE | {"datastream", "messages", "state.key_groups"},
     "operators": _BASE | {"connectors.spi", "datastream", "graph", "messages", "metrics", "state"},
     "taskmanager": _BASE
@@ -46,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__init__": PUBLIC,
     "jobs": PUBLIC | {"connectors"},
     "spark_plugin": _BASE
-    | {"connectors", "datastream", "graph", "jobmanager", "messages", "metrics", "shell", "table"},
+    | {"connectors", "datastream", "graph", "jobmanager", "messages", "metrics", "shell", "state_processor", "table"},
 }
 
 #: (file, imported prefix) -> reason: imports inside functions that go against the table.

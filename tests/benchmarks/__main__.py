@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
+from tests.benchmarks.checkpoints import CHECKPOINTS, measure_each_second, measure_heap, measure_restore
 from tests.benchmarks.data import DataSet, default_folder
 from tests.benchmarks.machine import ForeignLoad, wait_until_quiet
+from tests.benchmarks.recovery import RECOVERY, measure_recovery
 from tests.benchmarks.report import Row, latency_row, table, throughput_row
+from tests.benchmarks.rocksdb import ROCKSDB, measure_checkpoints, measure_skewed
 from tests.benchmarks.systems import (
     SLOTS,
     Load,
@@ -121,14 +124,17 @@ def open_cluster(target: str) -> Any:
 
 
 def parse_arguments() -> argparse.Namespace:
-    names = [*THROUGHPUT, *LATENCY]
+    names = [*THROUGHPUT, *LATENCY, *CHECKPOINTS, *RECOVERY, *ROCKSDB]
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     add = parser.add_argument
-    add("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}; default: all")
+    add(
+        "names", nargs="*", metavar="NAME",
+        help=f"of {', '.join(names)}, or what several of them begin with; default: all of W...",
+    )  # fmt: skip
     add("--json", metavar="FILE", help="write one JSON object a line")
     add("--target", choices=["mini-cluster", "spark"], default="mini-cluster")
-    add("--repeats", type=int, help="rounds; default: 5, for W5 3")
-    add("--records", type=int, default=1_000_000, help="the larger size, W1 to W3")
+    add("--repeats", type=int, help="rounds, checkpoints, restores or failures; default: 5, for W5 3")
+    add("--records", type=int, default=1_000_000, help="the larger size, W1 to W3; keys of ...-1M")
     add("--seed", type=int, default=0, help="of the data set")
     add("--data", default=default_folder(), metavar="FOLDER", help="where data sets lie or are made")
     add("--seconds", type=float, default=20.0, help="W5: measured")
@@ -137,13 +143,20 @@ def parse_arguments() -> argparse.Namespace:
     add("--wait", type=float, default=20.0, metavar="SECONDS", help="at most, for a quiet machine")
     add("--bytewax-python", default=sys.executable, metavar="PYTHON", help="that has bytewax")
     args = parser.parse_args()
-    unknown = set(args.names) - set(names) - set(LEFT_OUT)
+    meant = {name: _named([*names, *LEFT_OUT], name) for name in args.names}
+    unknown = [name for name, found in meant.items() if not found]
     if unknown:
-        parser.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+        parser.error(f"no workload {', '.join(unknown)}; there are {', '.join(names)}")
+    args.names = list(dict.fromkeys(name for found in meant.values() for name in found))
     if args.records < 2 * _SIZES:
         parser.error(f"--records must be at least {2 * _SIZES}")
-    args.names = args.names or names
+    args.names = args.names or [*THROUGHPUT, *LATENCY]
     return args
+
+
+def _named(names: Sequence[str], wanted: str) -> list[str]:
+    """The one of this name, else all that begin with it."""
+    return [wanted] if wanted in names else [name for name in names if name.startswith(wanted)]
 
 
 def main() -> None:
@@ -156,19 +169,57 @@ def main() -> None:
         open(args.json, "w").close()
     if not workloads:
         return
+    rows: list[Row] = []
+    for name in [name for name in workloads if name in RECOVERY]:  # each in a cluster of its own
+        keep(args, rows, [measure_recovery(name, args.repeats or 5)])
+    for name in [name for name in workloads if name in ROCKSDB]:
+        keep(args, rows, [measure_rocksdb(name, args)])
+    for name in [name for name in workloads if name in CHECKPOINTS]:
+        keep(args, rows, [measure_heap_checkpoints(name, args)])
+    workloads = [name for name in workloads if name not in {*RECOVERY, *ROCKSDB, *CHECKPOINTS}]
+    if workloads:
+        compare(args, workloads, rows)
+    print(table(rows))
+
+
+def measure_rocksdb(name: str, args: argparse.Namespace) -> Row:
+    wait_until_quiet(args.wait)
+    with ForeignLoad() as load:
+        if name == "rocksdb-skewed":
+            with open_cluster(args.target) as cluster:
+                row = measure_skewed(cluster, args.records, args.seed, args.repeats or 3)
+        else:
+            row = measure_checkpoints(seed=args.seed)
+    return {"workload": name, "system": "flinkish", **row, "foreign_cores": round(load.cores, 2)}
+
+
+def measure_heap_checkpoints(name: str, args: argparse.Namespace) -> Row:
+    wait_until_quiet(args.wait)
+    repeats = args.repeats or 5
+    with open_cluster(args.target) as cluster, ForeignLoad() as load:  # slots of its own, which hold nothing else
+        if name == "checkpoint-1s":
+            row = measure_each_second(cluster, DataSet(args.records, args.seed, args.data), repeats)
+        else:
+            row = (measure_heap if name == "checkpoint-heap-1M" else measure_restore)(cluster, args.records, repeats)
+    return {**row, "foreign_cores": round(load.cores, 2)}
+
+
+def compare(args: argparse.Namespace, workloads: list[str], rows: list[Row]) -> None:
+    """Ours beside the floor and bytewax."""
     bytewax = has_bytewax(args.bytewax_python)
     if not bytewax:
         print("bytewax is not installed (pip install bytewax, or --bytewax-python): left out")
-    rows: list[Row] = []
     with open_cluster(args.target) as cluster:
         for name in workloads:
             measure = measure_latency if name in LATENCY else measure_throughput
-            found = measure(cluster, name, args, bytewax)
-            rows += found
-            if args.json:  # at once, so that an interrupted run keeps what it has
-                with open(args.json, "a") as out:
-                    out.writelines(json.dumps(row) + "\n" for row in found)
-    print(table(rows))
+            keep(args, rows, measure(cluster, name, args, bytewax))
+
+
+def keep(args: argparse.Namespace, rows: list[Row], found: list[Row]) -> None:
+    rows += found
+    if args.json:  # at once, so that an interrupted run keeps what it has
+        with open(args.json, "a") as out:
+            out.writelines(json.dumps(row) + "\n" for row in found)
 
 
 if __name__ == "__main__":

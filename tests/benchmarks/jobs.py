@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from flinkish import (
     AggregateFunction,
@@ -74,12 +74,12 @@ class PartEnumerator(SplitEnumerator):
 
 
 class MemorySource(Source):
-    """Tuples that lie ready in the memory of ``PARTS`` readers."""
+    """Tuples that lie ready in the memory of ``PARTS`` readers; each comes ``passes`` times."""
 
     fixed_parallelism = PARTS
 
-    def __init__(self, data: DataSet):
-        self.data = data
+    def __init__(self, data: DataSet, passes: int = 1):
+        self.data, self.passes = data, passes
 
     def boundedness(self):
         return Boundedness.BOUNDED
@@ -88,12 +88,12 @@ class MemorySource(Source):
         return PartEnumerator(context)
 
     def create_reader(self, context):
-        return MemoryReader(self.data, context)
+        return MemoryReader(self.data, self.passes, context)
 
 
 class MemoryReader(SourceReader):
-    def __init__(self, data: DataSet, context):
-        self.data, self.context = data, context
+    def __init__(self, data: DataSet, passes: int, context):
+        self.data, self.passes, self.context = data, passes, context
         self.records: list = []
         self.position = 0
         self.may_start = False
@@ -119,9 +119,11 @@ class MemoryReader(SourceReader):
         end = self.position + output.room
         output.collect_batch(self.records[self.position : end])
         self.position = end
-        return (
-            InputStatus.MORE_AVAILABLE if end < len(self.records) else InputStatus.END_OF_INPUT
-        )
+        if end < len(self.records):
+            return InputStatus.MORE_AVAILABLE
+        self.position = 0
+        self.passes -= 1
+        return InputStatus.MORE_AVAILABLE if self.passes else InputStatus.END_OF_INPUT
 
 
 class TimedFileSource(FileSource):
@@ -273,8 +275,8 @@ class WithWindow(ProcessWindowFunction):
 # ---- jobs ---------------------------------------------------------------------------------------
 
 
-def build(env, workload: str, data: DataSet) -> TimedSink:
-    """Add ``workload`` over ``data`` to ``env``."""
+def build(env, workload: str, data: DataSet, source: Optional[MemorySource] = None) -> TimedSink:
+    """Add ``workload`` over ``data`` to ``env``; ``source``: of these data, not for W1."""
     sink = TimedSink(workload)
     strategy = WatermarkStrategy.no_watermarks()
     if workload == "W1":
@@ -291,7 +293,7 @@ def build(env, workload: str, data: DataSet) -> TimedSink:
         strategy = WatermarkStrategy.for_bounded_out_of_orderness(
             LATENESS_MS
         ).with_timestamp_assigner(lambda record: record[2])
-    keyed = env.from_source(MemorySource(data), strategy, "memory").key_by(
+    keyed = env.from_source(source or MemorySource(data), strategy, "memory").key_by(
         lambda record: record[0]
     )
     if workload == "W2":

@@ -105,6 +105,15 @@ def _span(values: Optional[Sequence[float]], form: str) -> str:
     return "-" if values is None else "..".join(format(value, form) for value in values)
 
 
+def _figures(row: Row) -> str:
+    found = []
+    for name, value in row.items():
+        if isinstance(value, (int, float)):
+            spread_ = row.get(f"{name}_spread")
+            found.append(f"{name} {value:,}" + ("" if spread_ is None else f" ({_span(spread_, ',')})"))
+    return ", ".join(found)
+
+
 def table(rows: Sequence[Row]) -> str:
     """Throughput and latency for people, with spreads."""
     lines: list[str] = []
@@ -139,6 +148,11 @@ def table(rows: Sequence[Row]) -> str:
                 f"{floor:8.3f}{mine - floor:{8 + width}.3f}"
             )
         lines.append("".join(cells))
+    for row in rows:
+        if "seconds" in row:
+            lines.append(f"{row['workload']:28}{row['seconds']:8.3f} s {_span(row['seconds_spread'], '.3f'):>16}")
+        elif "ratio" not in row and "p50_ms" not in row:
+            lines.append(f"{row['workload']:28}{_figures(row)}")
     for row in rows:
         lines += [f"{row['workload']} {row['system']}: {remark}" for remark in remarks(row)]
     return "\n".join(lines)

@@ -11,6 +11,7 @@ from tests.benchmarks.data import BASE_TS_MS, KEYS, PARTS, DataSet
 from tests.benchmarks.feeder import report
 from tests.benchmarks.jobs import JobReport
 from tests.benchmarks.report import remarks, throughput_row
+from tests.benchmarks.rocksdb import measure_checkpoints
 from tests.benchmarks.systems import Throughput, Took, WrongResultError, check_result, steady
 
 RECORDS, SEED = 4_000, 7
@@ -39,6 +40,43 @@ def test_every_workload_gives_a_json_line_with_the_fields_and_the_checksum(run_p
     assert (latency["records"], latency["missing"]) == (1_500, 0)
     assert 0 < latency["p50_ms"] <= latency["p99_ms"]
     assert 0 < latency["echo_p50_ms"] <= latency["echo_p99_ms"]
+
+
+def test_a_recovery_is_measured_from_the_failure_until_all_tasks_run(run_python, tmp_path):
+    ended = run_python("-m", "tests.benchmarks", "recovery-user-exception", "--repeats", 2, "--json", "figures.jsonl")
+    assert ended.returncode == 0, ended.stderr
+    [line] = [json.loads(line) for line in (tmp_path / "figures.jsonl").read_text().splitlines()]
+    assert (line["workload"], line["runs"]) == ("recovery-user-exception", 2)
+    least, most = line["seconds_spread"]
+    assert 0 < least <= line["seconds"] <= most < 30
+    assert f"{line['seconds']:.3f} s" in ended.stdout
+
+
+def test_checkpoints_and_a_restore_of_heap_state_are_measured(run_python, tmp_path):
+    ended = run_python(
+        "-m", "tests.benchmarks", "checkpoint-heap", "checkpoint-1s", "restore", "--records", RECORDS, "--repeats", 1,
+        "--wait", 0, "--data", tmp_path / "data", "--json", "figures.jsonl",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    lines = [json.loads(line) for line in (tmp_path / "figures.jsonl").read_text().splitlines()]
+    assert [(line["workload"], line["system"]) for line in lines] == [
+        (name, "flinkish") for name in ("checkpoint-heap-1M", "checkpoint-1s", "restore-1M")
+    ]
+    heap, each_second, restore = lines
+    assert (heap["keys"], heap["checkpoints"]) == (restore["keys"], 1) == (RECORDS, 1)
+    assert 0 < heap["pause_ms"] <= heap["async_s"] * 1_000
+    assert heap["p99_ms"] > 0 and heap["p99_ms_without"] > 0
+    for line, name in (heap, "pause_ms"), (heap, "p99_ms"), (each_second, "records_per_s"), (restore, "seconds"):
+        least, most = line[f"{name}_spread"]
+        assert 0 < least <= line[name] <= most
+    assert each_second["records_per_s_without"] > 0
+    assert restore["gc_objects"] < RECORDS  # the garbage collector does not walk what was restored
+    assert f"pause_ms {heap['pause_ms']:,}" in ended.stdout
+
+
+def test_a_name_that_no_workload_begins_with_is_refused(run_python):
+    ended = run_python("-m", "tests.benchmarks", "restored")
+    assert ended.returncode == 2 and "no workload restored; there are W1" in ended.stderr
 
 
 def test_a_result_that_is_not_the_datas_stops_the_run(tmp_path):
@@ -100,3 +138,10 @@ def test_latency_counts_from_the_schedule_and_leaves_the_warm_seconds_out():
     assert (found["p50_ms"], found["max_ms"]) == (6.0, 6.0)
     assert found["checksum"] == 4 + 2  # the last sum of each key
     assert found["values"] == 7
+
+
+def test_checkpoints_of_rocksdb_are_measured_with_what_they_store():
+    row = measure_checkpoints(state_bytes=8 << 20, checkpoints=3, interval_s=0.1)
+    assert (row["workload"], row["checkpoints"]) == ("checkpoint-rocksdb-1GB", 3)
+    assert row["state_bytes"] > 8 << 20 > row["uploaded_bytes"] > 0
+    assert 0 < row["p50_delay_ms"] <= row["p99_delay_ms"]

@@ -1,4 +1,4 @@
-"""A driver that a test starts, listens to, and kills."""
+"""A driver that a test, or the soak, starts, listens to, and kills."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUM = 338_350
 
 
 class Driver:
-    """job_to_kill.py in a process of its own.
+    """A program in a process of its own.
 
     Args:
         master: URL of a Spark master.
@@ -28,9 +28,10 @@ class Driver:
             executors to ``temporary_of_executors``.
         host: where the process runs.
         configuration: besides what every driver gets.
+        program: what Python gets in front of the configuration, as JSON; None: job_to_kill.py, with a pipe.
     """
 
-    def __init__(self, master, folder, host=THIS_HOST, configuration={}):
+    def __init__(self, master, folder, host=THIS_HOST, configuration={}, program=None):
         self.mark = secrets.token_hex(8)
         self.temporary, self.temporary_of_executors = folder / "temporary", folder / "temporary_of_executors"
         self.temporary.mkdir()
@@ -49,10 +50,10 @@ class Driver:
             f"spark.executorEnv.{MARK}": self.mark,
             **configuration,
         }
+        program = program or (CHECKOUT / "tests" / "integration" / "job_to_kill.py", folder / "pipe")
         with open(folder / "errors", "wb") as errors:
             self.process = subprocess.Popen(
-                [*host.enter, sys.executable, CHECKOUT / "tests" / "integration" / "job_to_kill.py", folder / "pipe",
-                 json.dumps(merged)],
+                [*host.enter, sys.executable, *program, json.dumps(merged)],
                 env={**os.environ, **spark_environ(host), "PYTHONPATH": str(CHECKOUT), MARK: self.mark,
                      "TMPDIR": str(self.temporary), "SPARK_LOCAL_DIRS": str(self.temporary)},
                 stdout=subprocess.PIPE, stderr=errors, text=True, cwd=folder, start_new_session=True,

@@ -45,6 +45,16 @@ def _parent(pid):
         return 0
 
 
+def carrier(slot, kind):
+    """The process of this ``kind`` that carries a slot in Spark: "slot" (itself), "worker" (Spark's, in Python) or
+    "executor" (its JVM).  They descend so: executor -> daemon -> worker -> fork server -> slot."""
+    line = [slot, *ancestors(slot)]
+    if kind == "slot":
+        return slot
+    daemon = max(index for index, pid in enumerate(line) if "pyspark.daemon" in command_line(pid))
+    return {"worker": line[daemon - 1], "executor": line[daemon + 1]}[kind]
+
+
 def descendants(root=None):
     """Processes below this one (or ``root``), zombies too."""
     root = root or os.getpid()

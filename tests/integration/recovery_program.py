@@ -15,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any, Callable, Mapping, Optional
 
 from flinkish.common import Configuration
 from flinkish.connectors.files import FileSink
@@ -39,6 +39,8 @@ class Faulty:
         if kind is not None and self._first_time(record):
             if kind == "kill-slot":
                 os.kill(os.getpid(), signal.SIGKILL)
+            while kind == "hang":
+                time.sleep(0.1)
             raise ValueError(f"record {record} is bad, once")
         return record
 
@@ -50,12 +52,18 @@ class Faulty:
         return True
 
 
-def build(env: StreamExecutionEnvironment, folder: Path, records: int = RECORDS, pause_s: float = 0.001) -> None:
-    """The job, with a uid for each operator that has state."""
+def build(
+    env: StreamExecutionEnvironment,
+    folder: Path,
+    records: int = RECORDS,
+    pause_s: float = 0.001,
+    passing: Optional[Callable[[int], int]] = None,
+) -> None:
+    """The job, with a uid for each operator that has state.  ``passing``: instead of Faulty."""
     counts = (
         env.from_sequence(1, records)
         .uid("numbers")
-        .map(Faulty(folder, pause_s))
+        .map(passing or Faulty(folder, pause_s))
         .uid("faulty")
         .map(lambda record: (record % KEYS, 1))
         .key_by(lambda pair: pair[0])
@@ -72,6 +80,18 @@ def published(folder: Path) -> Counter:
     for file in sorted((folder / "out").glob("part-*")):
         lines.update(tuple(map(int, line.split())) for line in file.read_text().splitlines())
     return lines
+
+
+def counted_without_gap(folder: Path) -> dict[int, int]:
+    """Key -> how many of its records were counted, of a job that was stopped somewhere.  Which records it has read is not
+    known, but each count of a key must be there once, up to the highest."""
+    counts: dict[int, list[int]] = {}
+    for (key, count), times in published(folder).items():
+        assert times == 1, f"count {count} of key {key} was published {times} times"
+        counts.setdefault(key, []).append(count)
+    for key, found in counts.items():
+        assert sorted(found) == list(range(1, len(found) + 1)), f"key {key} has a gap"
+    return {key: len(found) for key, found in counts.items()}
 
 
 def expected(records: int = RECORDS) -> Counter:

@@ -10,7 +10,7 @@ import signal
 import pytest
 
 from tests.integration.driver_process import SUM, Driver
-from tests.integration.leftovers import ancestors, command_line, listening_sockets, marked, still_listening
+from tests.integration.leftovers import carrier, listening_sockets, marked, still_listening
 from tests.integration.spark_servers import SPARK_HOME
 from tests.integration.waiting import wait_until
 
@@ -43,13 +43,6 @@ def driver(spark, tmp_path):
     driver.kill_rest()
 
 
-def victim_of(kind, slot):
-    """The process that carries this slot: executor -> daemon -> worker -> ... -> slot; the daemon forks workers."""
-    line = [slot, *ancestors(slot)]
-    daemon = max(index for index, pid in enumerate(line) if "pyspark.daemon" in command_line(pid))
-    return {"slot": slot, "worker": line[daemon - 1], "executor": line[daemon + 1]}[kind]
-
-
 REASON_OF_LOSS = {"slot": "SIGKILL", "worker": "its supervisor on ", "executor": "its supervisor on "}
 
 
@@ -70,7 +63,7 @@ def test_a_killed_process_costs_one_job_and_a_killed_driver_leaves_nothing(drive
     assert driver.hear("sum") == SUM
     slots = driver.hear("slots")
     assert len(set(slots)) == 2
-    killed = victim_of(victim, slots[0])
+    killed = carrier(slots[0], victim)
     os.kill(killed, signal.SIGKILL)
     error = driver.hear("error")
     assert error.startswith("lost slot ") and REASON_OF_LOSS[victim] in error, error

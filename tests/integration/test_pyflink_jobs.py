@@ -39,6 +39,7 @@ from flinkish.datastream.state import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
+    StateTtlConfig,
     ValueStateDescriptor,
 )
 from flinkish.datastream.window import TumblingEventTimeWindows
@@ -339,6 +340,34 @@ def test_keyed_process_functions_have_every_kind_of_state_and_event_time_timers(
         (("timer", 10, "EVENT_TIME", "a", 10, [5, 9]), 10),
     ]
     assert len(found) == 6
+
+
+class ExpiringSum(KeyedProcessFunction):
+    """As in PyFlink's published example of state access."""
+
+    def open(self, runtime_context: RuntimeContext):
+        state_ttl_config = (
+            StateTtlConfig.new_builder(Time.hours(1))
+            .set_update_type(StateTtlConfig.UpdateType.OnReadAndWrite)
+            .disable_cleanup_in_background()
+            .build()
+        )
+        descriptor = ValueStateDescriptor("state", Types.FLOAT())
+        descriptor.enable_time_to_live(state_ttl_config)
+        self.state = runtime_context.get_state(descriptor)
+
+    def process_element(self, value, ctx: "KeyedProcessFunction.Context"):
+        self.state.update((self.state.value() or 0) + value[1])
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 60_000)
+
+    def on_timer(self, timestamp: int, ctx: "KeyedProcessFunction.OnTimerContext"):
+        yield ctx.get_current_key(), self.state.value()
+
+
+def test_state_may_have_a_time_to_live(env):
+    pairs = by_second_field(env.from_collection([("a", 1), ("b", 2), ("a", 3), ("b", 4)]))
+    found = results_of(sums=pairs.key_by(lambda x: x[0]).process(ExpiringSum()))["sums"]
+    assert sorted(found) == [("a", 4), ("a", 4), ("b", 6), ("b", 6)]
 
 
 class Present(CoMapFunction):

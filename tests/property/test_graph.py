@@ -97,10 +97,10 @@ def test_both_ends_of_every_channel_agree_in_any_program(program, parallelism):
             here = (slot, task.execution.subtask_index)
             for output in task.outputs:
                 for c in output.channels:
-                    assert senders.setdefault(c.channel_id, (output.edge_id, here, (c.peer_slot, c.peer_subtask)))
+                    assert senders.setdefault(c.channel_id, (output.edge.edge_id, here, (c.peer_slot, c.peer_subtask)))
             for input in task.inputs:
                 for c in input.channels:
-                    assert receivers.setdefault(c.channel_id, (input.edge_id, (c.peer_slot, c.peer_subtask), here))
+                    assert receivers.setdefault(c.channel_id, (input.edge.edge_id, (c.peer_slot, c.peer_subtask), here))
     assert senders == receivers and set(plan) == set(slots)
 
 

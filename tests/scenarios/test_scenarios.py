@@ -28,7 +28,7 @@ from flinkish.errors import ConnectionLostError, UserFunctionError
 from flinkish.graph.job_graph import JobGraph, JobVertex, OperatorChainSpec
 from flinkish.jobmanager import events as e
 from flinkish.jobmanager.dispatcher import Dispatcher
-from flinkish.jobmanager.job_master import JobDescription
+from flinkish.jobmanager.job_description import JobDescription
 from flinkish.jobmanager.resource_manager import ResourceManager
 from flinkish.messages import control as m
 from flinkish.messages.deployment import ExecutionAttemptID, SlotAddress, TaskFailure

@@ -5,8 +5,8 @@ gives some up, hears that some could not be stored, and tells all slots.  Each s
 likes.  What must hold:
 
 * **A consistent cut.** Of a checkpoint that all subtasks have acknowledged: what a vertex has taken before its
-  snapshots is what the vertices before it had given before theirs, record by record.  So no record is on
-  both sides of a barrier, or on none, on any channel.
+  snapshots, and what is in flight to it where barriers overtake, is what the vertices before it had given before
+  theirs, record by record.  So no record is on both sides of a barrier, or on none, on any channel.
 * Nothing is lost or doubled by barriers, and what sinks prepare is acknowledged once.
 * Each subtask acknowledges in the order of ids, and hears of what became of a checkpoint.
 * When faults are over a checkpoint is complete, and the job ends: with a final checkpoint, if it wants one.
@@ -24,40 +24,51 @@ from flinkish.graph.execution_graph import slots_needed
 from flinkish.jobmanager.checkpoint_plan import CheckpointedVertex, subtasks_to_trigger
 from flinkish.messages.checkpoints import (
     AcknowledgeCheckpoint,
+    Bytes,
     CheckpointAborted,
     CheckpointComplete,
     CheckpointFailureReason,
     CheckpointOptions,
     DeclineCheckpoint,
+    InFlightPart,
+    InFlightRestore,
     NotifyEndOfData,
     SnapshotKind,
     TriggerCheckpoint,
 )
 from flinkish.messages.control import SinkCommittables
 from flinkish.messages.deployment import ExecutionAttemptID
+from flinkish.messages.elements import RowBatch
+from flinkish.operators.output import open_inline
 from flinkish.taskmanager import task as task_module
 from flinkish.taskmanager.barrier_aligner import BarrierAligner
+from flinkish.taskmanager.in_flight import element_of, read_frames
 from flinkish.testing.scripted_chain import ScriptLog
 from flinkish.testing.simulated_slots import SimulatedSlots
 from tests.simulation.random_jobs import RandomJob
 
-STEPS_MAX = 20_000
 _OVER = ("FINISHED", "FAILED", "CANCELED")
 
 
 class BarrierWorld:
-    """``aligner``: class under test."""
+    """``aligner``: class under test.  ``unaligned``: whether barriers may overtake, with or without patience."""
+
+    unaligned = False
+    counts: tuple[int, ...] = (1, 10, 40)
+    frame_records: tuple[int, ...] = (1, 3, 16)
+    steps_max = 20_000
 
     def __init__(self, seed: int, aligner: type[BarrierAligner] = BarrierAligner):
         self.rng = rng = random.Random(seed)
         self.aligner = aligner
         self.log = ScriptLog()
         self.events: list[str] = []
-        self.exactly_once = rng.random() < 0.7
+        self.exactly_once = self.unaligned or rng.random() < 0.7
+        self.aligned_timeout_ms = rng.choice((None, 0, 5, 60)) if self.unaligned else None
         self.final = rng.random() < 0.5
-        self.concurrent_max = rng.choice((1, 1, 2, 4))
+        self.concurrent_max = 1 if self.unaligned else rng.choice((1, 1, 2, 4))
         self.harshness = rng.choice((0.0, 0.3, 1.0))
-        self.job = RandomJob(rng, counts=(1, 10, 40), committables=True)
+        self.job = RandomJob(rng, counts=self.counts, committables=True)
         self.vertices = [
             CheckpointedVertex(
                 vertex.id, vertex.parallelism, vertex.max_parallelism, (),
@@ -77,6 +88,7 @@ class BarrierWorld:
         self.complete: list[int] = []
         self.acknowledged: dict[ExecutionAttemptID, list[AcknowledgeCheckpoint]] = {}
         self.declined: Counter[CheckpointFailureReason] = Counter()
+        self.in_flight_seen = 0
 
     # ---- a run ----------------------------------------------------------------------------------
 
@@ -87,14 +99,14 @@ class BarrierWorld:
         finally:
             task_module.BarrierAligner = original
         quiet_until = self.rng.randint(0, 400)
-        for step in range(STEPS_MAX):
+        for step in range(self.steps_max):
             if step % 25 == 0:
                 self.slots.check()
             if self._is_over():
                 break
             self._move(faults=step < quiet_until)
         else:
-            raise AssertionError(f"no end after {STEPS_MAX} steps: {self.slots.states}")
+            raise AssertionError(f"no end after {self.steps_max} steps: {self.slots.states}")
         self._drain()
         self._check_end()
 
@@ -106,7 +118,7 @@ class BarrierWorld:
         self.slots.deploy(
             self.job.graph,
             {
-                "taskmanager.network.max-records-per-batch": str(rng.choice((1, 3, 16))),
+                "taskmanager.network.max-records-per-batch": str(rng.choice(self.frame_records)),
                 "taskmanager.network.max-pending-bytes": str(rng.choice((200, 5_000))),
                 "execution.buffer-timeout": str(rng.choice((-1, 0, 3))),
             },
@@ -154,7 +166,15 @@ class BarrierWorld:
         chosen = subtasks_to_trigger(self.vertices, by_subtask.keys())
         self.events.append(f"trigger {checkpoint_id} at {chosen}")
         self.pending[checkpoint_id] = set(running)
-        options = CheckpointOptions(SnapshotKind.CHECKPOINT, "file:/chk", "file:/shared", self.exactly_once)
+        savepoint = self.unaligned and self.rng.random() < 0.2  # these are always aligned
+        options = CheckpointOptions(
+            SnapshotKind.SAVEPOINT if savepoint else SnapshotKind.CHECKPOINT,
+            "file:/chk",
+            "file:/shared",
+            self.exactly_once,
+            self.unaligned and not savepoint,
+            None if savepoint else self.aligned_timeout_ms,
+        )
         for subtask in chosen:
             execution = by_subtask[subtask]
             trigger = TriggerCheckpoint(execution, checkpoint_id, self.slots.now_ms, options)
@@ -235,7 +255,30 @@ class BarrierWorld:
                     taken.append((index, value, subtask))
         return taken
 
+    def _in_flight(self, checkpoint_id: int) -> dict[int, list[Any]]:
+        """Records in flight in a checkpoint, by edge id, in the order in which they would be taken."""
+        found: dict[int, list[Any]] = {}
+        for content, part in self._in_flight_parts(checkpoint_id):
+            restore = InFlightRestore(part.edge.edge_id, None, content, part.offset, part.length, part.checksum)
+            for frame in read_frames(open_inline(content), restore):
+                element = element_of(frame)
+                if isinstance(element, RowBatch):
+                    found.setdefault(part.edge.edge_id, []).extend(element.values)
+        return found
+
+    def _in_flight_parts(self, checkpoint_id: int) -> list[tuple[Bytes, InFlightPart]]:
+        return [
+            (handle.content, part)
+            for _, messages in sorted(self.acknowledged.items())
+            for message in messages
+            if message.checkpoint_id == checkpoint_id
+            for handle in message.state.in_flight
+            for part in handle.parts
+        ]
+
     def _check_cut(self, checkpoint_id: int) -> None:
+        in_flight = self._in_flight(checkpoint_id)
+        self.in_flight_seen += sum(map(len, in_flight.values()))
         parallelism = {vertex.id: vertex.parallelism for vertex in self.job.vertices}
         given: dict[str, Counter] = {}
         for vertex in self.job.vertices:
@@ -254,6 +297,9 @@ class BarrierWorld:
                         for value, count in given[edge.source_vertex_id].items():
                             expected[value] += count * (parallelism[vertex.id] if broadcast else 1)
                 found = Counter(value for number, value, _ in taken if number == index)
+                for edge in vertex.inputs:
+                    if edge.input_index == index:
+                        found.update(in_flight.get(edge.id, ()))
                 if self.exactly_once:
                     assert found == expected, (
                         f"checkpoint {checkpoint_id}, input {index} of {vertex.id}: "

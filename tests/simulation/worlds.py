@@ -9,6 +9,8 @@ from typing import Callable, Iterable, Optional, Protocol
 
 from tests.simulation.barrier_world import BarrierWorld
 from tests.simulation.checkpoint_world import CheckpointWorld
+from tests.simulation.unaligned_world import UnalignedWorld
+from tests.simulation.leader_world import LeaderWorld
 
 
 class World(Protocol):
@@ -23,7 +25,12 @@ class World(Protocol):
         """What has happened so far, one line each."""
 
 
-WORLDS: dict[str, Callable[[int], World]] = {"barriers": BarrierWorld, "checkpoints": CheckpointWorld}
+WORLDS: dict[str, Callable[[int], World]] = {
+    "barriers": BarrierWorld,
+    "checkpoints": CheckpointWorld,
+    "leaders": LeaderWorld,
+    "unaligned": UnalignedWorld,
+}
 
 
 def first_failure(make: Callable[[int], World], seeds: Iterable[int]) -> Optional[tuple[int, str]]:

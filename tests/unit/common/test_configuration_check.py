@@ -1,4 +1,5 @@
 import ast
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -101,11 +102,12 @@ def test_what_is_stored_and_not_used_gives_one_warning():
         {
             "restart-strategy.type": "fixed-delay",
             "execution.checkpointing.interval": "10 s",
-            "execution.checkpointing.snapshot-compression": "true",
+            "pipeline.operator-chaining.chain-operators-with-different-max-parallelism": "false",
             "metrics.latency.interval": "0",
         }
     )
-    assert warning == "this version does not use execution.checkpointing.snapshot-compression"
+    unused = "pipeline.operator-chaining.chain-operators-with-different-max-parallelism"
+    assert warning == f"this version does not use {unused}"
 
 
 def test_the_spellings_of_flink_1_count_where_the_new_key_is_not_set():
@@ -176,3 +178,41 @@ def test_other_masters_are_refused_with_a_suggestion(master, where, do):
     error = refused.value
     assert f'"{master}"' in error.what and error.where == where and error.why
     assert error.do.startswith(do)
+
+
+#: Of Flink 2.3's ``CheckpointingOptions``.
+FLINK_CHECKPOINTING_KEYS = """
+    aligned-checkpoint-timeout checkpoints-after-tasks-finish cleaner.parallel-mode create-subdir data-inline-threshold
+    dir externalized-checkpoint-retention file-merging.across-checkpoint-boundary file-merging.enabled
+    file-merging.max-file-size file-merging.max-space-amplification file-merging.max-subtasks-per-file
+    file-merging.pool-blocking incremental interval interval-during-backlog local-backup.dirs local-backup.enabled
+    max-concurrent-checkpoints min-pause mode num-retained recover-without-channel-state.checkpoint-id savepoint-dir
+    snapshot-compression storage timeout tolerable-failed-checkpoints unaligned.during-recovery.enabled
+    unaligned.enabled unaligned.forced unaligned.interruptible-timers.enabled
+    unaligned.max-subtasks-per-channel-state-file unaligned.recover-output-on-downstream.enabled write-buffer-size
+""".split()
+
+
+@pytest.mark.parametrize("name", FLINK_CHECKPOINTING_KEYS)
+def test_each_checkpointing_key_of_flink_works_or_says_why_it_has_no_effect(name):
+    key = f"execution.checkpointing.{name}"
+    if key in options.ALL_OPTIONS:
+        assert key not in options.NOT_USED_YET
+    else:
+        (warning,) = check_configuration({key: "x"})
+        assert warning.startswith(f'the setting "{key}" has no effect: ')
+
+
+def test_a_state_backend_whose_package_is_missing_is_refused(monkeypatch):
+    settings = {"state.backend": "rocksdb"}
+    assert check_configuration(settings) == []
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match="the package rocksdict is not installed"):
+        check_configuration(settings)
+
+
+def test_a_changelog_is_kept_with_rocksdb_only():
+    settings = {"state.changelog.enabled": "true", "state.changelog.periodic-materialize.interval": "1 min"}
+    assert check_configuration({**settings, "state.backend.type": "rocksdb"}) == []
+    with pytest.raises(ConfigurationError, match="changelog of the state backend hashmap"):
+        check_configuration(settings)

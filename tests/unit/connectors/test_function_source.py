@@ -4,7 +4,7 @@ import pytest
 
 from flinkish.connectors.function_source import QUEUE_RECORDS, FunctionSource
 from flinkish.connectors.spi import Boundedness, InputStatus
-from flinkish.datastream.functions import ParallelSourceFunction, SourceFunction
+from flinkish.datastream.functions import CheckpointedFunction, ParallelSourceFunction, SourceFunction
 from flinkish.errors import InvalidJobError
 from flinkish.testing.spi_fakes import FakeReaderContext, RecordingReaderOutput
 
@@ -165,3 +165,14 @@ def test_plain_functions_have_one_subtask_and_are_unbounded_unless_said():
 def test_what_has_no_run_is_refused():
     with pytest.raises(InvalidJobError, match="has no run"):
         FunctionSource(3)
+
+
+def test_a_function_that_wants_to_be_checkpointed_is_refused_because_it_runs_ahead():
+    class Position(SourceFunction, CheckpointedFunction):
+        def run(self, ctx): ...
+        def cancel(self): ...
+        def snapshot_state(self, context): ...
+        def initialize_state(self, context): ...
+
+    with pytest.raises(InvalidJobError, match="Position is a CheckpointedFunction"):
+        FunctionSource(Position())

@@ -184,7 +184,6 @@ def test_mistyped_and_impossible_settings_are_found_before_the_job_is_submitted(
         lambda env: env.add_python_archive("a.zip"),
         lambda env: env.register_cached_file("f", "n"),
         lambda env: env.set_runtime_mode(RuntimeExecutionMode.BATCH),
-        lambda env: env.enable_changelog_state_backend(True),
         lambda env: env.from_source([1], WatermarkStrategy.no_watermarks(), "s"),
         lambda env: env.from_source(Typed(), None, "s"),
         lambda env: env.from_collection([1], int),

@@ -6,6 +6,7 @@ from flinkish.datastream import partitioners as p
 from flinkish.errors import InternalError, NotEnoughSlotsError
 from flinkish.graph.execution_graph import (
     ExecutionState,
+    aligned_vertices,
     assign_slots,
     build_deployments,
     connections,
@@ -14,6 +15,7 @@ from flinkish.graph.execution_graph import (
     slot_sharing_groups,
     slots_needed,
 )
+from flinkish.graph.job_graph import JobEdge, JobGraph, JobVertex
 from flinkish.graph.job_graph_generator import create_job_graph
 from flinkish.graph.stream_graph_generator import StreamGraphGenerator
 from tests.unit.graph.programs import keyed, map_, partition, reduce_, sink, source, union
@@ -111,7 +113,7 @@ def check_channels(graph, slots):
                     for channel in descriptor.channels:
                         pair = ends.setdefault(channel.channel_id, {})
                         assert side not in pair
-                        pair[side] = (descriptor.edge_id, index, slot, channel.peer_subtask, channel.peer_slot)
+                        pair[side] = (descriptor.edge.edge_id, index, slot, channel.peer_subtask, channel.peer_slot)
     for pair in ends.values():
         edge, index, slot, peer, peer_slot = pair["out"]
         assert pair["in"] == (edge, peer, peer_slot, index, slot)
@@ -147,3 +149,31 @@ def test_pickled_chains_come_back_as_they_were():
     assert vertex_id == graph.vertices[0].id
     assert [o.name for o in chain.operators] == ["Source: numbers", "Map", "Map"]
     assert chain.operators[1].operator.function(4) == 5
+
+
+def test_barriers_never_overtake_where_records_in_flight_belong_to_one_subtask_or_to_all():
+    def aligned(*partitioners):
+        edges = [JobEdge(i, f"s{i}", "t", 0, partitioner) for i, partitioner in enumerate(partitioners)]
+        vertices = [JobVertex(f"s{i}", "", None, 1, 128, "g") for i in range(len(edges))]
+        return aligned_vertices(JobGraph("j", "j", [*vertices, JobVertex("t", "", None, 1, 128, "g", edges)]))
+
+    keyed = p.KeyGroupPartitioner(lambda value: value)
+    assert aligned(keyed, p.RebalancePartitioner(), p.ShufflePartitioner(), p.GlobalPartitioner()) == frozenset()
+    for other in (p.ForwardPartitioner(), p.RescalePartitioner(), p.BroadcastPartitioner()):
+        assert aligned(other) == aligned(keyed, other) == {"t"}
+
+
+def test_what_lies_between_two_inputs_of_an_aligned_vertex_is_aligned_so_that_none_waits_in_a_circle():
+    shuffle, broadcast = p.ShufflePartitioner(), p.BroadcastPartitioner()
+    inputs = {
+        "a": [],
+        "b": [("a", shuffle)],
+        "c": [("b", shuffle), ("a", shuffle)],
+        "d": [("c", broadcast), ("b", shuffle)],  # holds c's records until b's barrier is there
+        "e": [("d", shuffle)],
+    }
+    vertices = [
+        JobVertex(name, "", None, 1, 128, "g", [JobEdge(0, source, name, 0, how) for source, how in edges])
+        for name, edges in inputs.items()
+    ]
+    assert aligned_vertices(JobGraph("j", "j", vertices)) == {"b", "c", "d"}

@@ -1,5 +1,6 @@
 """Transformations -> StreamGraph."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -308,8 +309,10 @@ def test_an_option_that_is_no_integer_is_refused_by_its_key():
         generate(source(), configuration={"parallelism.default": "many"})
 
 
-def test_a_state_backend_that_is_not_there_is_refused():
-    with pytest.raises(ConfigurationError, match='state backend "rocksdb"'):
+def test_a_state_backend_whose_package_is_missing_is_refused(monkeypatch):
+    generate(source(), configuration={"state.backend.type": "rocksdb"})
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match="rocksdict is not installed"):
         generate(source(), configuration={"state.backend.type": "rocksdb"})
 
 

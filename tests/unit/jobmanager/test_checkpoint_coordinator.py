@@ -151,7 +151,7 @@ def test_metadata_hold_what_each_subtask_saved():
     core = coordinator()
     begin(core)
     keyed = OperatorSubtaskState((KeyedStateHandle(KeyGroupRange(0, 63), InlineBytes(b"x")),))
-    overtaken = (InFlightHandle(0, None, 0, InlineBytes(b"frame")),)
+    overtaken = (InFlightHandle(InlineBytes(b"frames"), ()),)
     step(core, ack(SOURCE, 1, finished=True))
     step(core, ack(SINK0, 1, state=SubtaskState({"sink": keyed}, overtaken)))
     (store,) = step(core, ack(SINK1, 1))
@@ -786,3 +786,12 @@ def test_it_describes_itself_in_plain_data():
 def test_an_event_that_it_does_not_know_is_a_bug():
     with pytest.raises(AssertionError, match="no event"):
         coordinator().step("hello", 0)
+
+
+def test_with_high_availability_the_result_is_stored_before_checkpoints_are_discarded():
+    core = coordinator(high_availability=True)
+    complete(core)
+    step(core, e.TasksStopped(frozenset(ALL)))
+    effects = step(core, e.JobEnding("FINISHED"))
+    assert effects[0] == e.StoreJobResult("j", "FINISHED")
+    assert [effect.location for effect in of(e.DiscardCheckpoint, effects)] == ["d/j/chk-1", "d/j"]

@@ -169,7 +169,7 @@ def test_private_files_of_an_acknowledgement_are_all_that_only_it_refers_to():
             "x": OperatorSubtaskState((keyed(4, "a", ["m"]), KeyedStateHandle(GROUPS, InlineBytes(b"1")))),
             "y": OperatorSubtaskState((KeyedStateHandle(GROUPS, FileHandle("chk-4/k", 1)),)),
         },
-        (InFlightHandle(0, None, 0, FileHandle("chk-4/i", 1)),),
+        (InFlightHandle(FileHandle("chk-4/i", 1), ()),),
     )
     assert discard_private("j", state) == [DiscardFiles("j", ("chk-4/i", "chk-4/k", "chk-4/m"))]
     assert discard_private("j", SubtaskState()) == []

@@ -49,7 +49,8 @@ from flinkish.jobmanager.events import (
 )
 from flinkish.graph.job_graph import ChainedOperator, JobEdge, JobGraph, JobVertex, OperatorChainSpec
 from flinkish.jobmanager.checkpoint_coordinator import CheckpointConfiguration
-from flinkish.jobmanager.job_master import CheckpointSettings, Closing, JobDescription, JobMaster
+from flinkish.jobmanager.job_description import CheckpointSettings, JobDescription
+from flinkish.jobmanager.job_master import Closing, JobMaster
 from flinkish.jobmanager.restart_strategy import FixedDelayRestart
 from flinkish.messages.checkpoints import (
     AcknowledgeCheckpoint,
@@ -440,7 +441,7 @@ def test_the_cause_behind_a_consequence_decides():
     assert job.status is JobStatus.RESTARTING
     error = InvalidJobError("no")
     assert step(job, changed("w", 1, "FAILED", error))[0] == JobStatusChanged("j", "FAILING")
-    assert job.cause is error and [e.error for e in job.exceptions.entries] == [error]
+    assert job.cause is error and [e.error for e in job.recovery.exceptions.entries] == [error]
 
 
 def test_when_the_restart_strategy_says_no_the_job_fails_and_says_so():

@@ -14,7 +14,9 @@ from flinkish.graph.job_graph import ChainedOperator, JobEdge, JobGraph, JobVert
 from flinkish.jobmanager import events as e
 from flinkish.jobmanager.checkpoint_coordinator import CheckpointConfiguration
 from flinkish.jobmanager.dispatcher import Dispatcher
-from flinkish.jobmanager.job_master import CheckpointSettings, Closing, JobDescription
+from flinkish.jobmanager.job_description import CheckpointSettings, JobDescription
+from flinkish.jobmanager.job_master import Closing
+from flinkish.jobmanager.reactive_scaling import ReactiveScaling
 from flinkish.jobmanager.resource_manager import ResourceManager, SlotState
 from flinkish.jobmanager.restart_strategy import ExponentialDelayRestart, FixedDelayRestart, NoRestart
 from flinkish.messages import checkpoints as c
@@ -64,9 +66,10 @@ class World:
         self.chaos = True
         self.pids = 0
         self.answers = deque()  # of the shell's threads
-        self.requests = set()  # snapshots that somebody waits for
+        self.requests = set()  # snapshots, and rescalings with an id below 0, that somebody waits for
         self.durable = set()  # (job, checkpoint id)
         self.restarts = 0
+        self.rescales = 0
         self.step(e.Launched("L", tuple((i, (s,)) for i, s in enumerate(self.slots))))
 
     def step(self, event):
@@ -118,6 +121,13 @@ class World:
                 self.carry_out_order(job_id, order)
             case e.SnapshotResult(request_id):
                 self.requests.remove(request_id)  # once
+            case e.RescaleResult(request_id, error):
+                self.requests.remove(request_id)
+                self.rescales += error is None
+            case e.JobRescaled(job_id, graph):
+                running = [p for p in self.process.values() if p.job_id == job_id and not set(p.tasks.values()) <= set(OVER)]
+                assert not running, "a job becomes another one while its tasks run"
+                assert graph.vertices[0].parallelism <= len(self.slots)
 
     def carry_out_order(self, job_id, order):
         fails = self.chaos and self.rng.random() < 0.2
@@ -202,6 +212,7 @@ class World:
             commits,
             checkpoints=settings,
             restart_strategy=restart,
+            reactive=ReactiveScaling(300, 200, 100) if self.rng.random() < 0.2 else None,
         )
         self.step(e.JobSubmitted(description))
 
@@ -310,6 +321,17 @@ class World:
                 job_id = f"j{self.rng.randint(1, self.submitted)}"
                 self.step(e.CheckpointEvent(job_id, e.SnapshotRequested(request_id, kind, "file:/sav")))
 
+    def request_rescale(self):
+        """Of a job that runs, or has ended, or is in whatever state."""
+        if self.submitted:
+            request_id = -2 - len(self.requests) - 1_000 * self.pids - self.now_ms * 10_000
+            if request_id not in self.requests:
+                self.requests.add(request_id)
+                job_id = f"j{self.rng.randint(1, self.submitted)}"
+                parallelism = self.rng.randint(1, len(self.slots) + 1)
+                wanted = parallelism if self.rng.random() < 0.7 else {"v": parallelism}
+                self.step(e.RescaleRequested(job_id, request_id, wanted))
+
     def tick(self):
         self.now_ms += self.rng.choice((10, 100, 1_000))
         for connection in self.supervisor.values():
@@ -356,7 +378,8 @@ def test_whatever_happens_the_rules_hold_and_once_it_stops_every_job_ends_and_ev
     world = World(seed)
     actions = [world.connect_something, *[world.live] * 4, world.answer, world.answer]
     for _ in range(350):
-        world.rng.choice([*actions, world.tick, world.submit, world.break_something, world.request_snapshot])()
+        others = [world.tick, world.submit, world.break_something, world.request_snapshot, world.request_rescale]
+        world.rng.choice([*actions, *others])()
     world.chaos = False
     for _ in range(4_000):
         if not world.dispatcher.jobs:
@@ -364,20 +387,22 @@ def test_whatever_happens_the_rules_hold_and_once_it_stops_every_job_ends_and_ev
         world.rng.choice([*actions, world.tick])()
     assert not world.dispatcher.jobs, [job.describe() for job in world.dispatcher.jobs.values()]
     assert len(world.ended) == world.submitted
-    assert not world.requests, "somebody waits for a snapshot for ever"
+    assert not world.requests, "somebody waits for a snapshot or a rescaling for ever"
     for _ in range(300):
         world.rng.choice([*actions, world.tick])()
     states = {slot.state for slot in world.dispatcher.resource_manager.slots.values()}
     assert states == {SlotState.FREE}
 
 
-def test_these_worlds_do_restart_jobs_and_publish_checkpoints():
-    restarts = durable = publishing = 0
+def test_these_worlds_do_restart_and_rescale_jobs_and_publish_checkpoints():
+    restarts = durable = publishing = rescales = 0
     for seed in range(40):
         world = World(seed)
         actions = [world.connect_something, *[world.live] * 4, world.answer, world.answer]
         for _ in range(350):
-            world.rng.choice([*actions, world.tick, world.submit, world.break_something])()
+            others = [world.tick, world.submit, world.break_something, world.request_rescale]
+            world.rng.choice([*actions, *others])()
             publishing += any(job.closing is Closing.PUBLISHING for job in world.dispatcher.jobs.values())
         restarts, durable = restarts + world.restarts, durable + len(world.durable)
-    assert restarts > 10 and durable > 10 and publishing > 0, (restarts, durable, publishing)
+        rescales += world.rescales
+    assert restarts > 10 and durable > 10 and publishing > 0 and rescales > 3, (restarts, durable, publishing, rescales)

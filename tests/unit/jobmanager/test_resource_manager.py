@@ -1,5 +1,6 @@
 from flinkish.errors import ConnectionLostError, NotEnoughSlotsError, ResourceError, SlotLostError
 from flinkish.jobmanager.events import (
+    AbandonSupervisors,
     CloseConnection,
     Disconnected,
     Inform,
@@ -7,6 +8,7 @@ from flinkish.jobmanager.events import (
     KillSlots,
     LaunchEnded,
     Launched,
+    LaunchMoreSlots,
     LaunchSlots,
     LaunchSupervisors,
     ReleaseSlots,
@@ -15,6 +17,7 @@ from flinkish.jobmanager.events import (
     SendToSlot,
     SlotLost,
     SlotRegistered,
+    SlotsAdded,
     SlotsAllocated,
     SlotsRefused,
     SlotStandsStill,
@@ -23,6 +26,7 @@ from flinkish.jobmanager.events import (
     SupervisorReported,
     Tick,
 )
+from flinkish.jobmanager.relaunch_backoff import DEATHS_MAX, YOUNG_MS
 from flinkish.jobmanager.resource_manager import ResourceManager, SlotState
 from flinkish.messages.control import (
     InterruptSlot,
@@ -282,7 +286,8 @@ def test_a_silent_supervisor_takes_its_slots_with_it():
     step(manager, RequestSlots("a", "a", 1))
     step(manager, SupervisorReported(101, SupervisorHeartbeat(())), 900)
     effects = step(manager, Tick(), 1_001)
-    assert [type(effect) for effect in effects] == [CloseConnection, CloseConnection, SlotLost]
+    assert [type(effect) for effect in effects[:-1]] == [CloseConnection, CloseConnection, SlotLost]
+    assert effects[-1] == AbandonSupervisors((0,)), "Spark may think that it runs"
     assert "no heartbeat for 1001 ms" in effects[2].error.why
     assert manager.slots["s0"].state is SlotState.LOST
     assert manager.slots["s1"].state is SlotState.FREE
@@ -383,6 +388,54 @@ def test_slot_processes_that_never_come_up_refuse_who_waits_with_what_they_died_
     assert refused.error.why == "3 processes in a row ended before they registered: exit code 1"
 
 
+# ---- jobs that want more slots --------------------------------------------------------------------
+
+
+def test_a_job_that_wants_more_keeps_its_slots_and_waits_behind_others():
+    manager = cluster(3)
+    step(manager, RequestSlots("a", "first", 2))
+    step(manager, RequestSlots("b", "second", 2))
+    assert [type(effect) for effect in step(manager, RequestSlots("a", "first", 1, growth=True))] == [Inform]
+    assert [request.job_id for request in manager.requests] == ["b", "a"]
+    effects = step(manager, ReleaseSlots("b", "job b is CANCELED"))
+    allocated = [effect for effect in effects if isinstance(effect, SlotsAllocated)]
+    assert allocated == [SlotsAllocated("a", (address("s2"),))]
+
+
+def test_a_session_does_not_grow():
+    manager = cluster(2)
+    step(manager, RequestSlots("a", "first", 1))
+    [refused] = step(manager, RequestSlots("a", "first", 2, growth=True))
+    assert refused.error.fields == {"needed": 3, "available": 2}
+    assert "needs 3 slots, the cluster has 2" in refused.error.why
+
+
+def test_a_cluster_of_one_job_gets_as_many_supervisors_more_as_that_wants():
+    manager = cluster(1, grows_to=3)
+    step(manager, RequestSlots("a", "first", 1))
+    [refused] = step(manager, RequestSlots("a", "first", 3, growth=True))
+    assert refused.error.fields == {"needed": 4, "available": 3}
+    assert LaunchMoreSlots(1) in step(manager, RequestSlots("a", "first", 1, growth=True))
+    step(manager, SlotsAdded(((1, ("s1",)),)))
+    step(manager, SupervisorRegistered(101, supervisor(1, "s1")))
+    assert step(manager, SlotRegistered(1, register_slot("s1"))) == [SlotsAllocated("a", (address("s1"),))]
+    # Given back, it is there for the next that wants more.
+    step(manager, ReleaseSlots("a", "the job needs fewer slots", ("s1",)))
+    assert manager.slots["s0"].state is SlotState.ALLOCATED and manager.slots["s1"].state is SlotState.RELEASED
+    step(manager, Disconnected(1))
+    step(manager, RequestSlots("a", "first", 1, growth=True))
+    assert step(manager, SlotRegistered(2, register_slot("s1", pid=2))) == [SlotsAllocated("a", (address("s1"),))]
+
+
+def test_a_job_that_no_longer_wants_more_takes_its_request_back():
+    manager = cluster(2)
+    step(manager, RequestSlots("a", "first", 1))
+    step(manager, RequestSlots("b", "second", 1))
+    step(manager, RequestSlots("a", "first", 1, growth=True))
+    assert step(manager, ReleaseSlots("a", "the job is not rescaled", ())) == [] and not manager.requests
+    assert manager.slots["s0"].state is SlotState.ALLOCATED
+
+
 # ---- supervisors that Spark gives up one by one (launch mode independent) -------------------------
 
 
@@ -427,6 +480,68 @@ def test_a_supervisor_that_dies_again_before_it_has_registered_is_not_launched_f
     step(manager, Disconnected(100))
     assert step(manager, SupervisorEnded(0, GIVEN_UP)) == [LaunchSupervisors((0,))]
     assert step(manager, SupervisorEnded(0, GIVEN_UP)) == []
+
+
+def test_a_supervisor_that_dies_young_again_and_again_is_launched_later_each_time_and_then_given_up():
+    manager = cluster(1)
+    now_ms, delays_ms = 0, []
+    while True:
+        step(manager, Disconnected(100), now_ms)
+        if not manager.requests:
+            step(manager, RequestSlots("a", "first", 1, timeout_ms=1_000_000), now_ms)
+        effects = step(manager, SupervisorEnded(0, GIVEN_UP), now_ms)
+        if effects and isinstance(effects[0], SlotsRefused):
+            break
+        ended_ms = now_ms
+        while LaunchSupervisors((0,)) not in effects:
+            now_ms += 100
+            effects = step(manager, Tick(), now_ms)
+        delays_ms.append(now_ms - ended_ms)
+        step(manager, SupervisorRegistered(100, supervisor(0, "s0")), now_ms)
+    assert delays_ms == [0, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000, 10_000]
+    assert "ended 11 times in a row" in effects[0].error.why and GIVEN_UP.why in effects[0].error.why
+    assert DEATHS_MAX == 10
+    again = step(manager, RequestSlots("b", "second", 1), now_ms)
+    assert again == [LaunchSupervisors((0,))], "for the next job that asks"
+
+
+def test_a_supervisor_that_has_lived_for_a_while_is_launched_again_at_once():
+    manager = cluster(1)
+    for life in range(1, 20):
+        now_ms = life * YOUNG_MS
+        step(manager, Disconnected(100), now_ms)
+        assert step(manager, SupervisorEnded(0, GIVEN_UP), now_ms) == [LaunchSupervisors((0,))]
+        step(manager, SupervisorRegistered(100, supervisor(0, "s0")), now_ms)
+
+
+def test_a_launch_that_dies_young_while_a_job_waits_comes_again_later_each_time():
+    manager = cluster(1)
+    step(manager, RequestSlots("a", "first", 1))
+    launched_ms = []
+    for number in range(4):
+        now_ms = number * 1_000
+        step(manager, LaunchEnded(manager.lease, GIVEN_UP), now_ms)
+        effects = step(manager, RequestSlots("a", "first", 1, replacement=True), now_ms)
+        while LaunchSlots() not in effects:
+            now_ms += 100
+            effects = step(manager, Tick(), now_ms)
+        launched_ms.append(now_ms - number * 1_000)
+        lease = f"L{number}"
+        step(manager, Launched(lease, ((0, (f"{lease}-s",)),)), now_ms)
+        step(manager, SupervisorRegistered(200 + number, supervisor(0, f"{lease}-s", lease=lease)), now_ms)
+        step(manager, SlotRegistered(300 + number, register_slot(f"{lease}-s", lease=lease)), now_ms)
+    assert launched_ms == [0, 200, 400, 800]
+
+
+def test_a_supervisor_whose_connection_is_gone_is_abandoned_unless_its_end_is_told():
+    manager = cluster(2, heartbeat_timeout_ms=1_000)
+    step(manager, Disconnected(100), 10)
+    step(manager, Disconnected(101), 10)
+    step(manager, SupervisorEnded(1, GIVEN_UP), 20)
+    assert step(manager, Tick(), 1_009) == []
+    assert step(manager, Tick(late_ms=100), 1_100) == [], "the JobManager itself was late"
+    assert step(manager, Tick(), 1_110) == [AbandonSupervisors((0,))]
+    assert step(manager, Tick(), 9_000) == [], "once"
 
 
 def test_what_the_launch_waits_for_is_told_only_while_a_supervisor_is_missing():

@@ -1,5 +1,7 @@
 """Case B16 of the given semantics: state goes to the same names, whatever the order of the program's lines."""
 
+import pickle
+
 import pytest
 
 from flinkish.datastream import StreamExecutionEnvironment
@@ -11,6 +13,8 @@ from flinkish.messages.checkpoints import (
     CompletedCheckpoint,
     DistributionMode,
     InFlightHandle,
+    InFlightPart,
+    InFlightRestore,
     InlineBytes,
     KeyedStateHandle,
     KeyGroupRange,
@@ -20,6 +24,7 @@ from flinkish.messages.checkpoints import (
     SnapshotKind,
     VertexInFlight,
 )
+from flinkish.messages.deployment import EdgeDescriptor
 
 
 def program(names, parallelism=1, mapped=False, max_parallelism=None):
@@ -139,13 +144,47 @@ def test_a_vertex_all_of_whose_operators_had_finished_is_restored_as_finished():
     assert dealt[source, 0].finished and not dealt[counts, 0].finished
 
 
-def test_records_in_flight_are_kept_with_the_parallelism_and_refused_without():
+def overtaken(graph, receiver=1, partitioner="HASH"):
+    """Two records in flight to subtask ``receiver`` of the counts, one still with its sender."""
+    (edge,) = operators(graph)["counts"][1].inputs
+    described = EdgeDescriptor(edge.id, edge.source_vertex_id, edge.target_vertex_id, 0, partitioner, True)
+    reached = InFlightPart(described, 0, receiver, True, 5, 10, 1)
+    unsent = InFlightPart(described, 0, receiver, False, 15, 10, 2)
+    return (
+        VertexInFlight(edge.source_vertex_id, {0: (InFlightHandle(InlineBytes(b"s"), (unsent,)),)}),
+        VertexInFlight(edge.target_vertex_id, {receiver: (InFlightHandle(InlineBytes(b"r"), (reached,)),)}),
+    )
+
+
+def test_records_in_flight_go_to_the_same_receiver_in_order_while_the_parallelism_stays():
     graph = program("A", parallelism=2)
     vertex = operators(graph)["counts"][1]
-    handle = InFlightHandle(0, None, 0, InlineBytes(b"frame"))
-    checkpoint = checkpoint_of(graph, in_flight=(VertexInFlight(vertex.id, {1: (handle,)}),))
+    checkpoint = checkpoint_of(graph, in_flight=overtaken(graph))
     assert decide_restore(graph, checkpoint).refusal(False) is None
     dealt = deal_out_checkpoint(graph, checkpoint)
-    assert dealt[vertex.id, 1].in_flight == (handle,) and dealt[vertex.id, 0].in_flight == ()
-    refusal = decide_restore(program("A", parallelism=3), checkpoint).refusal(False)
-    assert "unaligned" in refusal.why
+    assert dealt[vertex.id, 0].in_flight == ()
+    (edge,) = vertex.inputs
+    assert dealt[vertex.id, 1].in_flight == (
+        InFlightRestore(edge.id, 0, InlineBytes(b"r"), 5, 10, 1),
+        InFlightRestore(edge.id, 0, InlineBytes(b"s"), 15, 10, 2),
+    )
+
+
+def test_keyed_records_in_flight_go_to_all_that_own_keys_of_the_old_receiver_and_are_picked_there():
+    checkpoint = checkpoint_of(program("A", parallelism=2), in_flight=overtaken(program("A", parallelism=2)))
+    graph = program("A", parallelism=4)
+    assert decide_restore(graph, checkpoint).refusal(False) is None
+    vertex = operators(graph)["counts"][1]
+    dealt = deal_out_checkpoint(graph, checkpoint)
+    assert [len(dealt[vertex.id, index].in_flight) for index in range(4)] == [0, 0, 2, 2]
+    partitioner = pickle.loads(dealt[vertex.id, 3].in_flight[0].partitioner)
+    assert partitioner.key_selector(8) == 2 and dealt[vertex.id, 3].in_flight[0].sender is None
+
+
+@pytest.mark.parametrize("change", ["partitioner", "source"])
+def test_records_in_flight_of_a_connection_that_is_gone_are_refused(change):
+    graph = program("A")
+    checkpoint = checkpoint_of(graph, in_flight=overtaken(graph, 0, "SHUFFLE" if change == "partitioner" else "HASH"))
+    now = graph if change == "partitioner" else program("B")
+    refusal = decide_restore(now, checkpoint).refusal(True)
+    assert "unaligned" in refusal.why and "records in flight" in refusal.what

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -29,11 +30,15 @@ class Slot:
         self.location = str(location)
         self.stored = {}
         self.failed = {}
-        self.executor = SnapshotExecutor(self.loop, self.on_stored, self.on_failed)
+        self.in_flight = {}
+        self.executor = SnapshotExecutor(self.loop, self.on_stored, self.on_failed, self.on_in_flight_stored)
         self.executor.configure({})
 
     def on_stored(self, execution, checkpoint_id, handles, async_ms, uploaded_bytes):
         self.stored[execution.subtask_index, checkpoint_id] = handles, uploaded_bytes
+
+    def on_in_flight_stored(self, execution, checkpoint_id, content, parts):
+        self.in_flight[checkpoint_id] = content
 
     def on_failed(self, execution, checkpoint_id, error):
         self.failed[execution.subtask_index, checkpoint_id] = error
@@ -100,10 +105,13 @@ def test_middling_state_is_written_here_and_the_thread_makes_the_file(slot, monk
 def test_large_state_is_written_by_a_child_as_it_was_at_the_barrier(slot):
     table = large()
     expected = dict(table)
+    assert not slot.executor.shares_memory
     slot.executor.store(slot.snapshot(table))
+    assert slot.executor.shares_memory
     for number in range(5_000):
         table[number] = "changed"
     slot.wait()
+    assert not slot.executor.shares_memory
     content, found = slot.read()
     assert isinstance(content, FileHandle) and found == expected
     with pytest.raises(ChildProcessError):
@@ -209,3 +217,46 @@ def test_a_store_without_local_files_gets_them_from_the_thread(slot, monkeypatch
     monkeypatch.setattr(storage, "is_local", True)
     content, found = slot.read()
     assert isinstance(content, FileHandle) and found == table
+
+
+def test_few_bytes_in_flight_are_in_the_message_and_many_in_a_file(slot):
+    snapshot = slot.snapshot({})
+    for checkpoint_id, data in ((1, b"few"), (2, b"many" * 10_000)):
+        slot.executor.store_in_flight(snapshot.execution, checkpoint_id, snapshot.options, data, ())
+    assert slot.in_flight == {1: InlineBytes(b"few")}
+    assert slot.loop.run_until(lambda: 2 in slot.in_flight, 30_000)
+    assert isinstance(slot.in_flight[2], FileHandle)
+    with slot.executor.open_content(slot.in_flight[2]) as file:
+        assert file.read() == b"many" * 10_000
+
+
+def test_bytes_in_flight_that_are_not_wanted_any_more_are_not_told(slot):
+    snapshot = slot.snapshot({})
+    slot.executor.store_in_flight(snapshot.execution, 1, snapshot.options, b"many" * 10_000, ())
+    slot.executor.drop(snapshot.execution, 1)
+    slot.executor.store_in_flight(snapshot.execution, 2, snapshot.options, b"many" * 10_000, ())
+    assert slot.loop.run_until(lambda: slot.in_flight, 30_000)
+    assert list(slot.in_flight) == [2] and not slot.failed
+
+
+def test_bytes_in_flight_that_can_not_be_written_fail_the_snapshot(slot, tmp_path):
+    (tmp_path / "chk-1").write_text("a file where the folder should be")
+    snapshot = slot.snapshot({})
+    slot.executor.store_in_flight(snapshot.execution, 1, snapshot.options, b"many" * 10_000, ())
+    assert slot.loop.run_until(lambda: slot.failed, 30_000)
+    assert not slot.in_flight
+
+
+def test_compressed_state_is_smaller_and_reads_as_any_other(slot):
+    table = {number: "the same text" * 20 for number in range(500)}
+    sizes = []
+    for checkpoint_id, compression in ((1, None), (2, "zstd")):
+        snapshot = slot.snapshot(table, checkpoint_id)
+        part = replace(snapshot.keyed["op"], compression=compression)
+        slot.stored.clear()
+        slot.executor.store(replace(snapshot, keyed={"op": part}))
+        slot.wait()
+        content, found = slot.read((0, checkpoint_id))
+        assert found == table
+        sizes.append(content.size)
+    assert sizes[1] < sizes[0] / 5

@@ -86,3 +86,38 @@ def test_a_path_is_not_claimed_unless_that_is_asked_for(tmp_path):
     assert settings_of({**settings, "execution.state-recovery.claim-mode": "CLAIM"}).owned
     with pytest.raises(CorruptSnapshotError, match="no such folder"):
         settings_of({"execution.savepoint.path": str(tmp_path / "nothing")})
+
+
+UNALIGNED = {"execution.checkpointing.interval": "1 s", "execution.checkpointing.unaligned.enabled": "true"}
+
+
+@pytest.mark.parametrize(
+    "settings, expected",
+    [
+        (UNALIGNED, (True, None)),
+        ({"execution.checkpointing.unaligned": "true"}, (True, None)),  # the spelling of Flink 1
+        ({**UNALIGNED, "execution.checkpointing.aligned-checkpoint-timeout": "2 s"}, (True, 2_000)),
+        ({**UNALIGNED, "execution.checkpointing.alignment-timeout": "2 s"}, (True, 2_000)),  # likewise
+        ({**UNALIGNED, "execution.checkpointing.mode": "AT_LEAST_ONCE"}, (False, None)),
+    ],
+)
+def test_barriers_overtake_when_that_is_asked_for_and_means_something(settings, expected):
+    configuration = settings_of(settings).configuration
+    assert (configuration.unaligned, configuration.aligned_timeout_ms) == expected
+
+
+def test_unaligned_checkpoints_are_one_at_a_time():
+    with pytest.raises(InvalidJobError, match="max-concurrent-checkpoints is 3"):
+        settings_of({**UNALIGNED, "execution.checkpointing.max-concurrent-checkpoints": 3})
+
+
+def test_a_custom_partitioner_has_to_promise_the_same_answers():
+    def settings(**more):
+        env = StreamExecutionEnvironment.get_execution_environment({**UNALIGNED, **more})
+        env.from_sequence(1, 3).partition_custom(lambda key, count: key % count, lambda value: value).print()
+        graph = create_job_graph(env.get_stream_graph("custom"))
+        return checkpoint_settings(graph, frozenset(), commits=False).configuration
+
+    with pytest.raises(InvalidJobError, match="execution.checkpointing.unaligned.forced"):
+        settings()
+    assert settings(**{"execution.checkpointing.unaligned.forced": "true"}).unaligned

@@ -105,10 +105,10 @@ class FakeApplication(SparkApplication):
         self.master, self.slots = master, slots
         self.settings = {f"spark.{key.replace('_', '.')}": value for key, value in settings.items()}
         self.steps = list(steps) or [True]
-        self.cancelled = 0
+        self.cancelled: list = []  # names of runs
         self.alive = True
         self.started: SimpleQueue = SimpleQueue()  # (launches, queue of ends) of each run
-        self.running: list = []
+        self.running: dict = {}  # name of a run -> its queue of ends
 
     def setting(self, key, default=""):
         return self.settings.get(key, default)
@@ -127,7 +127,7 @@ class FakeApplication(SparkApplication):
 
     def run(self, name, launches, together):
         ends: SimpleQueue = SimpleQueue()
-        self.running.append(ends)
+        self.running[name] = ends
         self.started.put((launches, ends))
         end = ends.get(timeout=30)
         if isinstance(end, Exception):
@@ -143,11 +143,11 @@ class FakeApplication(SparkApplication):
         return step is True
 
     def cancel(self, name):
-        self.cancelled += 1
-        self._end_all(RuntimeError("Job cancelled"))
+        self.cancelled.append(name)
+        self.running[name].put(RuntimeError("Job cancelled"))
 
     def _end_all(self, how):
-        for ends in self.running:
+        for ends in self.running.values():
             ends.put(how)
 
     def is_alive(self):
@@ -256,7 +256,8 @@ def test_in_independent_mode_each_supervisor_ends_alone_and_is_launched_again_wi
     (again,), _ = application.started.get(timeout=30)
     assert (again.task_index, again.lease) == (1, "lease")
     launcher.stop(1)
-    assert application.cancelled == 1 and not launcher.alive()
+    assert sorted(application.cancelled) == ["flinkish-slots-lease-0", "flinkish-slots-lease-1"]
+    assert not launcher.alive()
 
 
 def test_a_supervisor_alone_that_reached_nobody_is_not_a_failed_task_but_an_error():
@@ -282,10 +283,48 @@ def stop(monkeypatch):
         application.started.get(timeout=30)
         launcher.stop(timeout_ms)
         wait_until_over(launcher)
-        return application.cancelled
+        return len(application.cancelled)
 
     monkeypatch.setattr("spark_plugin.launcher._POLL_S", 0.001)
     return stop
+
+
+def test_supervisors_that_come_later_have_a_barrier_stage_of_their_own_and_may_end_alone():
+    application = FakeApplication()
+    launcher = BarrierLauncher(application, 2)
+    launcher.launch(launches(2))
+    both, first_ends = application.started.get(timeout=30)
+    launcher.launch(launches(3)[2:])
+    (third,), ends = application.started.get(timeout=30)
+    assert (len(both), third.task_index, launcher.take_ended()) == (2, 2, [])
+    ends.put(RuntimeError("Job aborted\n: org.apache.spark.SparkException: executor lost"))
+    ended, deadline = [], threading.Event()
+    while not ended and not deadline.wait(0.001):
+        ended = launcher.take_ended()
+    [(task, error)] = ended
+    assert task == 2 and "executor lost" in error.why and launcher.alive()
+    first_ends.put(RuntimeError("Job aborted\n: org.apache.spark.SparkException: all lost"))
+    while launcher.alive() and not deadline.wait(0.001):
+        pass
+    assert launcher.take_ended() == [] and "all lost" in launcher.failure().why, "the launch as a whole has ended"
+    launcher.stop(1)
+
+
+@pytest.mark.parametrize(
+    "kind, cancelled", [(IndependentLauncher, ["flinkish-slots-lease-1"]), (BarrierLauncher, ["flinkish-slots-lease"])]
+)
+def test_what_carries_a_supervisor_that_is_silent_is_killed(kind, cancelled):
+    application = FakeApplication()
+    launcher = kind(application, 2)
+    launcher.launch(launches(2))
+    for _ in range(2 if kind is IndependentLauncher else 1):
+        application.started.get(timeout=30)
+    launcher.abandon([1])
+    deadline = threading.Event()
+    while application.cancelled != cancelled and not deadline.wait(0.001):
+        pass
+    launcher.stop(1)
+    wait_until_over(launcher)
 
 
 def test_a_stage_whose_tasks_end_one_after_the_other_is_not_cancelled(stop):

@@ -24,7 +24,8 @@ def test_yarn_needs_its_configuration():
 @pytest.mark.parametrize(
     "form, advice", [("spark://{}", "start the master"), ("k8s://https://{}", "kubectl"), ("k8s://{}", "kubectl")]
 )
-def test_a_master_that_nobody_listens_at_is_refused_with_its_address(form, advice):
+def test_a_master_that_nobody_listens_at_is_refused_with_its_address(form, advice, monkeypatch):
+    monkeypatch.setattr(master_check, "START_TIMEOUT_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         check_master_works(form.format(address), {})
@@ -37,6 +38,7 @@ def test_a_master_that_nobody_listens_at_is_refused_with_its_address(form, advic
 
 def test_one_master_of_several_is_enough_and_silence_ends(monkeypatch):
     monkeypatch.setattr(master_check, "ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(master_check, "START_TIMEOUT_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         check_master_works(f"spark://127.0.0.1:1,127.0.0.1:{server.getsockname()[1]}", {})
         waiting = []
@@ -49,6 +51,21 @@ def test_one_master_of_several_is_enough_and_silence_ends(monkeypatch):
         assert time.monotonic() - began_s < 3
         for sock in waiting:
             sock.close()
+
+
+def test_a_master_that_is_just_starting_is_waited_for(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        address = found.getsockname()
+    servers = []
+
+    def start_late(seconds):  # instead of the wait between two tries
+        if not servers:
+            servers.append(socket.create_server(address))
+
+    monkeypatch.setattr(master_check.time, "sleep", start_late)
+    check_master_works(f"spark://127.0.0.1:{address[1]}", {})
+    assert len(servers) == 1, "the first try was refused"
+    servers[0].close()
 
 
 def test_where_a_proxy_stands_between_or_the_master_says_no_address_nothing_is_tried():

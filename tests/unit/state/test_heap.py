@@ -6,7 +6,6 @@ from flinkish.datastream.state import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
-    StateTtlConfig,
     ValueStateDescriptor,
 )
 from flinkish.errors import InvalidJobError
@@ -106,13 +105,6 @@ def test_an_equal_descriptor_gives_the_same_state_and_another_kind_is_refused(ba
         store.get_list_state(ListStateDescriptor("s"))
     with pytest.raises(InvalidJobError, match="is not a MapStateDescriptor"):
         store.get_map_state(ValueStateDescriptor("s"))
-
-
-def test_a_state_with_time_to_live_is_refused_rather_than_kept_for_ever(backend):
-    descriptor = ValueStateDescriptor("s")
-    descriptor.enable_time_to_live(StateTtlConfig.new_builder(1_000).build())
-    with pytest.raises(InvalidJobError, match="time to live"):
-        backend.state(descriptor)
 
 
 def test_states_of_another_scope_are_kept_apart(backend):

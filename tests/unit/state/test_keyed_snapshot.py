@@ -1,5 +1,6 @@
 """The canonical file of keyed state: what goes in comes out, a range of key groups too, and damage is told."""
 
+import base64
 import dataclasses
 import datetime as dt
 import io
@@ -423,8 +424,26 @@ def test_the_error_has_path_and_offset():
 def test_a_newer_version_is_refused_with_both_numbers():
     data = bytearray(snapshot(["a"], [1]))
     data[4:6] = struct.pack("<H", 7)
-    with pytest.raises(CorruptSnapshotError, match="version 7, this flinkish reads up to 1"):
+    with pytest.raises(CorruptSnapshotError, match="version 7, this flinkish reads up to 2"):
         KeyedSnapshotReader(bytes(data))
+
+
+#: Two values of a state with the declared type LONG, as the first version has written them.
+VERSION_1 = base64.b64decode(
+    b"RkxLUwEAgAWVNAAAAAAAAAAoQwhQAAAAaQAAAJRDCAEAAAABAAAAlE6MAXOUjANhAGKUhpSMAXGUSwFDAgEClIeUdJQueyJvcGVy"
+    b"YXRvciI6Im9wIiwibWF4X3BhcmFsbGVsaXNtIjoxMjgsImtleV9ncm91cHMiOlswLDEyN10sImNvbXByZXNzaW9uIjpudWxsLCJs"
+    b"YXlvdXRzIjpbXSwic3RhdGVzIjpbeyJuYW1lIjoicyIsImtpbmQiOiJWQUxVRSIsIm5hbWVzcGFjZWQiOmZhbHNlLCJkZWNsYXJl"
+    b"ZCI6eyJ2YWx1ZSI6WyJsb25nIixbXV19LCJ0dGwiOm51bGwsInByb3BlcnRpZXMiOnt9LCJibG9ja3MiOltbNiw2MywxNjI3MTU2"
+    b"MzQzLDgwLDEwNSwyLDYzXV19XX37AAAAAAAAAAMXmeJTS0xG"
+)
+
+
+def test_a_file_of_the_first_version_is_read():
+    reader = KeyedSnapshotReader(VERSION_1)
+    (block,) = reader.read("s")
+    assert dict(zip(block.keys, block.values)) == {"a": 1, "b": 2}
+    meta = reader.states["s"]
+    assert meta.declared["value"].text == "long" and meta.declared["value"].arrow_type is None and not meta.forms
 
 
 @pytest.mark.parametrize(
@@ -579,3 +598,20 @@ def test_a_dataclass_that_has_become_something_else_is_refused(module):
     module("Visit = 3")
     with pytest.raises(StateMigrationError, match="is now no such class"):
         values_of(data[0])
+
+
+def test_writing_imports_nothing_which_every_forked_child_would_do_anew(run_python):
+    ended = run_python(
+        "-c",
+        "import io, sys\n"
+        "import flinkish.shell.snapshot_executor\n"
+        "from flinkish.messages.checkpoints import KeyGroupRange\n"
+        "from flinkish.state.keyed_snapshot import StateEntries, StateKind, StateMeta, write_keyed_snapshot\n"
+        "keys = [f'user-{i}' for i in range(3_000)]\n"
+        "values = [(i, i / 8, key, [i], {key: i}) for i, key in enumerate(keys)]\n"
+        "before = set(sys.modules)\n"
+        "entries = StateEntries(StateMeta('s', StateKind.VALUE), keys, values)\n"
+        "write_keyed_snapshot(io.BytesIO(), [entries], KeyGroupRange(0, 127), 128)\n"
+        "print(sorted(set(sys.modules) - before))\n",
+    )
+    assert (ended.returncode, ended.stdout) == (0, "[]\n"), ended.stderr

@@ -1,6 +1,7 @@
 """Folders of checkpoints, on the local disk and on an S3 server: whole or not there."""
 
 import dataclasses
+import errno
 import os
 import shutil
 
@@ -196,6 +197,28 @@ def test_large_files_go_up_and_come_down(storage, tmp_path):
     storage.delete_file(handle)
     with pytest.raises(CorruptSnapshotError, match="it is gone"):
         storage.open_file(handle)
+
+
+def test_a_file_that_nobody_changes_any_more_is_adopted_once(storage, tmp_path):
+    (tmp_path / "000012.sst").write_bytes(b"rows" * 1_000)
+    shared = storage.shared_location(JOB)
+    handle = storage.adopt(str(tmp_path / "000012.sst"), shared, "address.sst")
+    assert handle == storage.adopt(str(tmp_path / "000012.sst"), shared, "address.sst")
+    assert (handle.uri, handle.size) == (f"{shared}/address.sst", 4_000)
+    os.unlink(tmp_path / "000012.sst")
+    assert storage.read(handle) == b"rows" * 1_000
+    with pytest.raises(InvalidJobError):
+        storage.adopt(str(tmp_path / "000012.sst"), shared, "../address.sst")
+
+
+def test_a_file_of_another_disk_is_copied(local, tmp_path, monkeypatch):
+    def no_link(source, target):
+        raise OSError(errno.EXDEV, "another disk")
+
+    (tmp_path / "file").write_bytes(b"rows")
+    monkeypatch.setattr(os, "link", no_link)
+    handle = local.adopt(str(tmp_path / "file"), local.shared_location(JOB), "address.sst")
+    assert local.read(handle) == b"rows"
 
 
 def test_a_file_of_another_size_is_refused(storage):

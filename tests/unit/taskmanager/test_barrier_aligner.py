@@ -20,8 +20,8 @@ SUBSUMED = CheckpointFailureReason.SUBSUMED
 CANCELLED = CheckpointFailureReason.ON_CANCELLATION_BARRIER
 
 
-def barrier(checkpoint_id, **options):
-    return CheckpointBarrier(checkpoint_id, 0, CheckpointOptions(SnapshotKind.CHECKPOINT, "l", "s", **options))
+def barrier(checkpoint_id, timestamp_ms=0, **options):
+    return CheckpointBarrier(checkpoint_id, timestamp_ms, CheckpointOptions(SnapshotKind.CHECKPOINT, "l", "s", **options))
 
 
 class Checked(BarrierAligner):
@@ -29,7 +29,7 @@ class Checked(BarrierAligner):
 
     def __getattribute__(self, name):
         found = super().__getattribute__(name)
-        if name not in ("barrier", "ordered", "cancelled", "aborted", "ended", "tick"):
+        if name not in ("announced", "end_announced", "barrier", "ordered", "cancelled", "aborted", "ended", "tick"):
             return found
 
         def move(*arguments):
@@ -154,40 +154,81 @@ def test_what_was_given_up_is_remembered_up_to_a_bound():
     assert not aligner.given_up
 
 
-def test_an_unaligned_barrier_overtakes_at_once():
+def test_an_unaligned_barrier_overtakes_as_soon_as_it_is_announced():
     aligner = Checked([1, 2, 3])
     unaligned = barrier(1, unaligned=True)
-    assert aligner.barrier(2, unaligned, 0) == [
-        TakeSnapshot(unaligned, 0, True, frozenset({1, 3})), Resume((2,)),
+    assert aligner.announced(2, unaligned, 0) == [
+        TakeSnapshot(unaligned, 0, True, frozenset({1, 2, 3})), StopPersisting(1, 2),
     ]  # fmt: skip
-    assert aligner.barrier(1, unaligned, 5) == [StopPersisting(1, 1), Resume((1,))]
-    assert aligner.ended(3, 9) == [StopPersisting(1, 3), InFlightComplete(1)]
+    assert aligner.announced(1, unaligned, 5) == [StopPersisting(1, 1)]
+    assert aligner.end_announced(3, 9) == [StopPersisting(1, 3), InFlightComplete(1)]
+    assert aligner.latest == 1 and aligner.ended(3, 11) == []
 
 
 def test_an_aligned_barrier_overtakes_when_its_time_is_over():
-    aligner = Checked([1, 2])
-    patient = barrier(1, unaligned=True, aligned_timeout_ms=20)
-    assert aligner.barrier(1, patient, 100) == []
+    aligner = Checked([1, 2, 3])
+    patient = barrier(1, 100, unaligned=True, aligned_timeout_ms=20)
+    urgent = barrier(1, 100, unaligned=True)
+    assert aligner.announced(1, patient, 105) == aligner.barrier(1, patient, 106) == []
+    assert aligner.announced(2, patient, 107) == []
     assert aligner.held == {1} and aligner.deadline_ms == 120
     assert aligner.tick(119) == []
-    assert aligner.tick(120) == [TakeSnapshot(patient, 20, True, frozenset({2})), Resume((1,))]
+    assert aligner.tick(120) == [
+        TakeSnapshot(urgent, 15, True, frozenset({2, 3})), StopPersisting(1, 2), Resume((1,)),
+    ]  # fmt: skip
     assert aligner.deadline_ms is None
-    assert aligner.barrier(2, patient, 130) == [
-        StopPersisting(1, 2), Resume((2,)), InFlightComplete(1),
+    assert aligner.announced(3, patient, 130) == [StopPersisting(1, 3), InFlightComplete(1)]
+
+
+def test_the_time_counts_from_the_first_barrier_where_the_clock_is_behind():
+    aligner = Checked([1, 2])
+    aligner.announced(1, barrier(1, 9_000, unaligned=True, aligned_timeout_ms=20), 100)
+    assert aligner.deadline_ms == 120
+
+
+def test_one_that_has_lost_patience_makes_the_others_lose_it():
+    aligner = Checked([1, 2])
+    assert aligner.announced(1, barrier(1, unaligned=True, aligned_timeout_ms=500), 0) == []
+    urgent = barrier(1, unaligned=True)
+    assert aligner.announced(2, urgent, 1) == [
+        TakeSnapshot(urgent, 1, True, frozenset({1, 2})), StopPersisting(1, 1), StopPersisting(1, 2), InFlightComplete(1),
     ]  # fmt: skip
 
 
 def test_a_barrier_that_comes_in_time_needs_no_overtaking():
     aligner = Checked([1, 2])
-    patient = barrier(1, unaligned=True, aligned_timeout_ms=20)
-    aligner.barrier(1, patient, 100)
+    patient = barrier(1, 100, unaligned=True, aligned_timeout_ms=20)
+    aligner.announced(1, patient, 100)
+    aligner.barrier(1, patient, 101)
+    aligner.announced(2, patient, 110)
     assert aligner.barrier(2, patient, 119) == [TakeSnapshot(patient, 19), Resume((1, 2))]
+
+
+def test_where_overtaking_is_not_possible_an_unaligned_barrier_aligns():
+    aligner = Checked([1, 2])
+    forced = barrier(1, unaligned=True, forced_aligned=True)
+    assert aligner.barrier(1, forced, 0) == [] and aligner.deadline_ms is None
+    assert aligner.barrier(2, forced, 7) == [TakeSnapshot(forced, 7), Resume((1, 2))]
+
+
+def test_an_order_that_overtakes_waits_for_the_ends_of_the_channels():
+    aligner = Checked([1, 2])
+    aligner.end_announced(1, 0)
+    unaligned = barrier(1, unaligned=True)
+    assert aligner.ordered(unaligned, 5) == [
+        TakeSnapshot(unaligned, 0, True, frozenset({1, 2})), StopPersisting(1, 1),
+    ]  # fmt: skip
+    assert aligner.end_announced(2, 6) == [StopPersisting(1, 2), InFlightComplete(1)]
 
 
 def test_one_that_overtakes_is_given_up_by_a_newer_one():
     aligner = Checked([1, 2])
-    aligner.barrier(1, barrier(1, unaligned=True), 0)
-    assert aligner.barrier(2, barrier(2, unaligned=True), 0)[0] == GiveUp(1, SUBSUMED)
+    aligner.announced(1, barrier(1, unaligned=True), 0)
+    effects = aligner.announced(2, barrier(2, unaligned=True), 0)
+    assert effects[0] == GiveUp(1, SUBSUMED)
+    assert effects[1:] == [
+        TakeSnapshot(barrier(2, unaligned=True), 0, True, frozenset({1, 2})), StopPersisting(2, 2),
+    ]  # fmt: skip
 
 
 class Stream:
@@ -254,11 +295,16 @@ def test_random_histories(seed):
         kind, number = stream.events[position[stream.channel]]
         position[stream.channel] += 1
         if kind == "barrier":
+            if options.get("unaligned"):
+                obey(aligner.announced(stream.channel, barrier(number, **options), now_ms))
+                if number <= aligner._last.get(stream.channel, 0):
+                    continue  # it was taken out of turn
             held.add(stream.channel)
             obey(aligner.barrier(stream.channel, barrier(number, **options), now_ms))
         elif kind == "cancel":
             obey(aligner.cancelled(stream.channel, number))
         else:
+            obey(aligner.end_announced(stream.channel, now_ms))
             obey(aligner.ended(stream.channel, now_ms))
         if rng.random() < 0.05:
             obey(aligner.aborted(rng.randint(1, 9)))

@@ -1,0 +1,465 @@
+"""Builds a savepoint from rows, so that a job starts with state that it has not made itself.
+
+    rows = OperatorTransformation.bootstrap_with(table)          # pyarrow.Table, or a list of dicts
+    counts = rows.key_by("word").transform(
+        KeyedStateBootstrap(ValueStateDescriptor("count", Types.LONG()), value="n")
+    )
+    (SavepointWriter.new_savepoint(max_parallelism=128)
+        .with_operator(OperatorIdentifier.for_uid("counts"), counts)
+        .write("/savepoints/bootstrap"))
+
+The job that restores it gives its operator the same uid, key and max parallelism.  A large DataFrame goes by
+``spark_plugin.state_data.write_savepoint``, which has tasks do what `SubtaskFiles` does.
+
+Source of the names: Flink's State Processor API.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence, Union
+
+import pyarrow as pa
+
+from flinkish.common.file_system import absolute_uri
+from flinkish.common.types import Row
+from flinkish.datastream import state as api
+from flinkish.errors import CorruptSnapshotError, FlinkishError, InvalidJobError, UserError
+from flinkish.graph.stream_graph_generator import operator_id_of_uid
+from flinkish.messages.checkpoints import (
+    Bytes,
+    CompletedCheckpoint,
+    FileHandle,
+    IncrementalKeyedStateHandle,
+    KeyedStateHandle,
+    KeyGroupRange,
+    OperatorSnapshot,
+    OperatorSubtaskState,
+    SnapshotKind,
+)
+from flinkish.operators.keys import canonical_memo
+from flinkish.state.heap import HeapKeyedStateBackend
+from flinkish.state.key_groups import (
+    UPPER_BOUND_MAX_PARALLELISM,
+    key_group_range,
+    key_groups_of_canonical,
+    subtask_for_key_group,
+)
+from flinkish.state.keyed_snapshot import write_keyed_snapshot
+from flinkish.state_processor.columns import to_values
+from flinkish.state_processor.savepoint_reader import storage_settings
+from flinkish.storage.checkpoint_storage import CheckpointStorage
+
+#: What of a row: a column, several (a Row of them; for a key a tuple), or a callable that gets the whole Row.
+Selector = Union[str, Sequence[str], Callable[[Row], Any]]
+
+
+@dataclass(frozen=True)
+class OperatorIdentifier:
+    """Which operator of the job gets the state."""
+
+    operator_id: str
+    uid: Optional[str]
+
+    @classmethod
+    def for_uid(cls, uid: str) -> "OperatorIdentifier":
+        return cls(operator_id_of_uid(uid), uid)
+
+    @classmethod
+    def for_uid_hash(cls, uid_hash: str) -> "OperatorIdentifier":
+        """As the job gives it to ``set_uid_hash``, or the ``operator_id`` of a savepoint."""
+        return cls(uid_hash.lower(), None)
+
+
+@dataclass(frozen=True)
+class KeyedStateBootstrap:
+    """Which part of a row goes into which state.
+
+    A value state takes one row a key, and a null value is none.  A list state adds each row, a map state puts it
+    under ``map_key``; reducing and aggregating states add the value, by the function of the descriptor.
+
+    Args:
+        state: descriptor, as the job's function makes it; a name alone is that of a value state.  Reduce on a keyed
+            stream keeps its value in "_op_state".
+    """
+
+    state: Union[api.StateDescriptor, str]
+    value: Selector
+    map_key: Optional[Selector] = None
+
+    @property
+    def descriptor(self) -> Any:
+        return api.ValueStateDescriptor(self.state) if isinstance(self.state, str) else self.state
+
+    def __post_init__(self) -> None:
+        if isinstance(self.descriptor, api.MapStateDescriptor) != (self.map_key is not None):
+            raise InvalidJobError(
+                f'could not bootstrap state "{self.descriptor.name}"',
+                why="a map state needs map_key" if self.map_key is None else "only a map state has a map_key",
+            )
+
+
+@dataclass(frozen=True)
+class BootstrapTransformation:
+    """Rows that become the keyed state of one operator."""
+
+    table: pa.Table
+    key: Selector
+    key_type: Any
+    states: tuple[KeyedStateBootstrap, ...]
+
+
+class OperatorTransformation:
+    """``bootstrap_with(rows).key_by(...).transform(...)``"""
+
+    @staticmethod
+    def bootstrap_with(rows: Union[pa.Table, Iterable[Mapping[str, Any]]]) -> "OneInputOperatorTransformation":
+        return OneInputOperatorTransformation(
+            rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows))
+        )
+
+
+class OneInputOperatorTransformation:
+    def __init__(self, table: pa.Table):
+        self._table = table
+
+    def key_by(self, key: Selector, key_type: Any = None) -> "KeyedOperatorTransformation":
+        """``key``: what the job's ``key_by`` gives for such a record; ``key_type``: as there."""
+        return KeyedOperatorTransformation(self._table, key, key_type)
+
+
+class KeyedOperatorTransformation:
+    def __init__(self, table: pa.Table, key: Selector, key_type: Any):
+        self._table, self._key, self._key_type = table, key, key_type
+
+    def transform(self, *states: KeyedStateBootstrap) -> BootstrapTransformation:
+        return BootstrapTransformation(self._table, self._key, self._key_type, states)
+
+
+class SavepointWriter:
+    """A savepoint to be, made by `new_savepoint` or `from_existing_savepoint`."""
+
+    def __init__(
+        self, max_parallelism: int, configuration: Mapping[str, str], base: Optional[CompletedCheckpoint] = None
+    ):
+        if not 0 < max_parallelism <= UPPER_BOUND_MAX_PARALLELISM:
+            raise InvalidJobError(
+                "could not write a savepoint",
+                why=f"the max parallelism {max_parallelism} is not in 1 to {UPPER_BOUND_MAX_PARALLELISM}",
+            )
+        self._max_parallelism, self._configuration, self._base = max_parallelism, configuration, base
+        self._operators: dict[str, OperatorSnapshot] = dict(base.operators) if base is not None else {}
+        self._bootstraps: dict[str, BootstrapTransformation] = {}
+
+    @classmethod
+    def new_savepoint(
+        cls, max_parallelism: int = 128, configuration: Optional[Mapping[str, Any]] = None
+    ) -> "SavepointWriter":
+        """
+        Args:
+            max_parallelism: of the job's operators.  It cannot be changed later: every key has its group by it.
+            configuration: with Flink's ``s3.*`` keys; default: ``flinkish-conf.yaml``.
+        """
+        return cls(max_parallelism, storage_settings(configuration))
+
+    @classmethod
+    def from_existing_savepoint(
+        cls, path: Any, configuration: Optional[Mapping[str, Any]] = None
+    ) -> "SavepointWriter":
+        """One that takes the operators of another savepoint along; their files are copied.
+
+        Raises:
+            CorruptSnapshotError: there is none at ``path``.
+        """
+        settings = storage_settings(configuration)
+        base = CheckpointStorage(path, settings).load(path)
+        groups = [operator.max_parallelism for operator in base.operators.values()]
+        return cls(max(groups, default=128), settings, base)
+
+    def remove_operator(self, identifier: OperatorIdentifier) -> "SavepointWriter":
+        """What there is of it is left out; nothing when there is none."""
+        self._operators.pop(identifier.operator_id, None)
+        self._bootstraps.pop(identifier.operator_id, None)
+        return self
+
+    def with_operator(
+        self, identifier: OperatorIdentifier, transformation: BootstrapTransformation
+    ) -> "SavepointWriter":
+        """Add an operator, whose rows this process turns into state when it writes."""
+        self._add(identifier, {}, self._max_parallelism, 1)
+        self._bootstraps[identifier.operator_id] = transformation
+        return self
+
+    def with_keyed_files(
+        self,
+        identifier: OperatorIdentifier,
+        handles: Mapping[int, KeyedStateHandle],
+        max_parallelism: int,
+        parallelism: int,
+    ) -> "SavepointWriter":
+        """Add an operator whose keyed state `SubtaskFiles` has written already, by subtask."""
+        states = {index: OperatorSubtaskState((handle,)) for index, handle in handles.items()}
+        self._add(identifier, states, max_parallelism, parallelism)
+        return self
+
+    def _add(
+        self,
+        identifier: OperatorIdentifier,
+        states: Mapping[int, OperatorSubtaskState],
+        max_parallelism: int,
+        parallelism: int,
+    ) -> None:
+        shown = identifier.uid or identifier.operator_id
+        if identifier.operator_id in self._operators:
+            raise InvalidJobError(
+                f'could not add operator "{shown}" to the savepoint',
+                why="the savepoint has state of it already",
+                do="call remove_operator first",
+            )
+        self._operators[identifier.operator_id] = OperatorSnapshot(
+            identifier.operator_id, identifier.uid, shown, parallelism, max_parallelism, states
+        )
+
+    def write(self, path: Any) -> str:
+        """Write it; its folder, for ``execution.state-recovery.path``.
+
+        Raises:
+            UserError: a key has two values, a value is not of its type or cannot be saved.
+            CheckpointStorageError: there is a savepoint already, or the folder cannot be written.
+        """
+        uri = absolute_uri(path)
+        storage = CheckpointStorage(uri, self._configuration)
+        location = storage.directory
+        check_free(uri, self._configuration)
+        storage.create_folder(location)
+        operators = {
+            operator_id: _copied(operator, storage, location) for operator_id, operator in self._operators.items()
+        }
+        for operator_id, bootstrap in self._bootstraps.items():
+            operator = operators[operator_id]
+            files = SubtaskFiles(
+                uri, self._configuration, operator.name, bootstrap.states, bootstrap.key,
+                bootstrap.key_type, operator.max_parallelism, 1,
+            )  # fmt: skip
+            handle = files.write(0, bootstrap.table.to_batches())
+            operators[operator_id] = replace(operator, subtasks={0: OperatorSubtaskState((handle,))})
+        now_ms = time.time_ns() // 1_000_000
+        if self._base is not None:
+            savepoint = replace(self._base, location=location, operators=operators, kind=SnapshotKind.SAVEPOINT)
+        else:
+            savepoint = CompletedCheckpoint(
+                secrets.token_hex(16), "bootstrap", secrets.token_hex(8), 1, now_ms, now_ms,
+                SnapshotKind.SAVEPOINT, location, operators,
+            )  # fmt: skip
+        storage.store_metadata(savepoint)
+        return location
+
+
+def check_free(uri: str, configuration: Mapping[str, str]) -> None:
+    """Raises: InvalidJobError: a savepoint is there already."""
+    try:
+        location = CheckpointStorage(uri, configuration).load(uri).location
+    except CorruptSnapshotError:
+        return
+    raise InvalidJobError(
+        "could not write a savepoint", where=location, why="there is one already", do="name a new folder"
+    )
+
+
+def _copied(operator: OperatorSnapshot, storage: CheckpointStorage, location: str) -> OperatorSnapshot:
+    """With files in the folder of the new savepoint."""
+
+    def copy(content: Bytes) -> Bytes:
+        if not isinstance(content, FileHandle) or content.uri.rpartition("/")[0] == location:
+            return content
+        with storage.open_file(content) as source, storage.create_file(location) as target:
+            while chunk := source.read(1 << 20):
+                target.write(chunk)
+        return target.close()
+
+    def copy_keyed(handle: Union[KeyedStateHandle, IncrementalKeyedStateHandle]) -> Any:
+        if not isinstance(handle, KeyedStateHandle):
+            raise UserError(
+                f'could not take the keyed state of operator "{operator.name}" along',
+                why=f"it is an incremental checkpoint, in the own format of the backend {handle.backend}",
+                do="take a canonical savepoint, and begin with that",
+            )
+        return replace(handle, content=copy(handle.content))
+
+    subtasks = {
+        index: replace(state, keyed=tuple(map(copy_keyed, state.keyed)))
+        for index, state in operator.subtasks.items()
+    }
+    return replace(operator, subtasks=subtasks)
+
+
+# ---- rows to files ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SubtaskFiles:
+    """Turns the rows of one operator into the files of its subtasks.  Travels to other processes.
+
+    Args:
+        uri: of the savepoint's folder.
+        configuration: see `storage_settings`.
+    """
+
+    uri: str
+    configuration: Mapping[str, str]
+    operator: str
+    states: Sequence[KeyedStateBootstrap]
+    key: Selector
+    key_type: Any
+    max_parallelism: int
+    parallelism: int
+
+    def subtasks_of(self, rows: pa.RecordBatch) -> list[int]:
+        """For each row which subtask has its key."""
+        groups = key_groups_of_canonical(self._keys(rows), self.max_parallelism).tolist()
+        return [subtask_for_key_group(group, self.max_parallelism, self.parallelism) for group in groups]
+
+    def write(self, subtask: int, batches: Iterable[pa.RecordBatch]) -> KeyedStateHandle:
+        """The file of one subtask, from all of its rows; they are in memory as state meanwhile.
+
+        Raises:
+            UserError: a key has two values, or a value is not of its type or cannot be saved.
+        """
+        backend = HeapKeyedStateBackend(self.operator, lambda: time.time_ns() // 1_000_000)
+        targets = [_Target(bootstrap, backend, self.operator) for bootstrap in self.states]
+        for rows in batches:
+            keys = self._keys(rows)
+            for target in targets:
+                target.take(keys, rows)
+        groups = key_group_range(self.max_parallelism, self.parallelism, subtask)
+        owned = KeyGroupRange(groups.start, groups.stop - 1)
+        storage = CheckpointStorage(self.uri, self.configuration)
+        with storage.create_file(storage.directory) as out:
+            write_keyed_snapshot(
+                out,
+                backend.snapshot_states(),
+                owned,
+                self.max_parallelism,
+                operator=self.operator,  # type: ignore[arg-type]
+            )
+        return KeyedStateHandle(owned, out.close())
+
+    def _keys(self, rows: pa.RecordBatch) -> list[Any]:
+        memo = canonical_memo(self.key_type)
+        return [_canonical(memo, key) for key in _selected(rows, self.key, tuple)]
+
+
+def _canonical(memo: Any, key: Any) -> Any:
+    try:
+        return memo[key]
+    except (TypeError, ValueError):
+        return memo.compute(key)
+
+
+class _Target:
+    """One state of a backend that rows go into."""
+
+    def __init__(self, bootstrap: KeyedStateBootstrap, backend: HeapKeyedStateBackend, operator: str):
+        self._bootstrap, self._backend, self._operator = bootstrap, backend, operator
+        descriptor = self._descriptor = bootstrap.descriptor
+        self._state = backend.state(descriptor)
+        self._type = descriptor.type_info
+        if isinstance(descriptor, api.MapStateDescriptor):
+            self._type = descriptor.value_type_info
+        elif isinstance(descriptor, api.AggregatingStateDescriptor):
+            self._type = None  # that of the accumulator, and inputs come
+        self._table = backend.tables[descriptor.name]
+
+    def take(self, keys: list[Any], rows: pa.RecordBatch) -> None:
+        values = _typed(_selected(rows, self._bootstrap.value, _as_row), self._type, self._where("value"))
+        backend, state, descriptor = self._backend, self._state, self._descriptor
+        if isinstance(descriptor, api.MapStateDescriptor):
+            assert self._bootstrap.map_key is not None
+            map_keys = _selected(rows, self._bootstrap.map_key, tuple)
+            map_keys = _typed(map_keys, descriptor.key_type_info, self._where("map_key"))
+            for backend.current_key, map_key, value in zip(keys, map_keys, values):
+                state.put(map_key, value)
+        elif isinstance(descriptor, api.ValueStateDescriptor):
+            for key, value in zip(keys, values):
+                if key in self._table:
+                    raise UserError(
+                        f'could not bootstrap state "{descriptor.name}"',
+                        where=f'operator "{self._operator}"',
+                        why=f"there are two rows of the key {key!r:.200}, and a value state has one value",
+                        do="aggregate the rows first, or make it a list state",
+                    )
+                backend.current_key = key
+                state.update(value)
+        else:
+            for backend.current_key, value in zip(keys, values):
+                self._add(state, value)
+
+    def _add(self, state: Any, value: Any) -> None:
+        try:
+            state.add(value)
+        except FlinkishError:
+            raise
+        except Exception as error:  # user code
+            raise UserError(
+                f"could not bootstrap {self._where('value')}",
+                where=f'operator "{self._operator}"',
+                why=f"its function raised {type(error).__name__}: {error} on {value!r:.200}",
+            ) from error
+
+    def _where(self, part: str) -> str:
+        return f'the {part} of state "{self._descriptor.name}"'
+
+
+def _typed(values: list[Any], type_info: Any, what: str) -> list[Any]:
+    """In the form of the declared type, checked."""
+    if type_info is None:
+        return values
+    convert = type_info.converter()
+    typed = []
+    for value in values:
+        try:
+            found = value if convert is None or value is None else convert(value)
+            why = type_info.mismatch(found)
+        except (TypeError, ValueError) as error:
+            why = str(error)
+        if why:
+            raise UserError(
+                f"could not bootstrap {what}",
+                why=f"{value!r:.200} is not of the declared type {type_info}: {why}",
+                do="cast the column, or declare the type that it has",
+            )
+        typed.append(found)
+    return typed
+
+
+def _as_row(names: Sequence[str], values: tuple) -> Row:
+    return Row.of_fields(list(names), values)
+
+
+def _selected(rows: pa.RecordBatch, selector: Selector, make: Any) -> list[Any]:
+    """What ``selector`` takes of each row; several columns by ``make``: tuple or `_as_row`."""
+    if isinstance(selector, str):
+        return to_values(_column(rows, selector))
+    if callable(selector):
+        return list(map(selector, _row_values(rows, rows.schema.names)))
+    if make is tuple:
+        return list(zip(*(to_values(_column(rows, name)) for name in selector)))
+    return list(_row_values(rows, list(selector)))
+
+
+def _row_values(rows: pa.RecordBatch, names: Sequence[str]) -> Iterator[Row]:
+    columns = [to_values(_column(rows, name)) for name in names]
+    return (_as_row(names, values) for values in zip(*columns))
+
+
+def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
+    index = rows.schema.get_field_index(name)
+    if index < 0:
+        raise InvalidJobError(
+            f"could not find the column {name!r}",
+            where="the rows of a savepoint",
+            why=f"they have {', '.join(rows.schema.names)}",
+        )
+    return rows.column(index)

@@ -1,0 +1,145 @@
+"""Unaligned checkpoints in the simulated data plane, and aligners and collectors that are broken on purpose."""
+
+from __future__ import annotations
+
+import pytest
+
+from flinkish.taskmanager.barrier_aligner import BarrierAligner, TakeSnapshot
+from flinkish.taskmanager.in_flight_collector import InFlightCollector
+from tests.simulation.unaligned_world import UnalignedWorld
+from tests.simulation.worlds import first_failure
+
+SEEDS = 40
+SEEDS_TO_CATCH = 500
+
+
+def test_what_barriers_overtake_is_taken_once_and_in_order_by_whoever_goes_on():
+    worlds: list[UnalignedWorld] = []
+
+    def make(seed):
+        worlds.append(UnalignedWorld(seed))
+        return worlds[-1]
+
+    failure = first_failure(make, range(SEEDS))
+    assert failure is None, failure[1]
+    assert sum(world.in_flight_seen for world in worlds) > 300
+    assert sum(world.replayed for world in worlds) > 100
+
+
+# ---- broken aligners ----------------------------------------------------------------------------
+
+
+class Unchecked(BarrierAligner):
+    """Its own invariants would find some of the faults below: the world must find them without."""
+
+    def check(self):
+        pass
+
+
+class PersistsOneChannelTooFew(Unchecked):
+    def _advance(self, pending, now_ms):
+        return [
+            TakeSnapshot(effect.barrier, effect.alignment_ms, True, frozenset(sorted(effect.persist)[1:]))
+            if isinstance(effect, TakeSnapshot) and len(effect.persist) > 1
+            else effect
+            for effect in super()._advance(pending, now_ms)
+        ]
+
+
+class DoesNotWaitForTheLastBarrier(Unchecked):
+    def _advance(self, pending, now_ms):
+        if pending.overtaking and len(self.open - pending.arrived) == 1:
+            pending.announced |= self.open
+        return super()._advance(pending, now_ms)
+
+
+class EndsAreNotAnnounced(Unchecked):
+    def end_announced(self, channel, now_ms):
+        return []
+
+    def ended(self, channel, now_ms):
+        self.open.discard(channel)
+        self.held.discard(channel)
+        return []
+
+
+class SnapshotsAfterTheTimeAsIfAligned(Unchecked):
+    def _advance(self, pending, now_ms):
+        due = pending.overtakes_at_ms
+        if due is not None and now_ms >= due:
+            pending.arrived |= self.open
+        return super()._advance(pending, now_ms)
+
+
+# ---- broken collectors --------------------------------------------------------------------------
+
+
+class ForgetsTheBatchInWork(InFlightCollector):
+    def send_barrier(self, order, in_work):
+        return super().send_barrier(order, None)
+
+
+class ForgetsWhatItHasNotSent(InFlightCollector):
+    def _add_unsent(self, data, writer, overtaken):
+        super()._add_unsent(data, writer, [])
+
+
+class KeepsWhatItHasNotSentTwice(InFlightCollector):
+    def _add_unsent(self, data, writer, overtaken):
+        for _ in range(2):
+            super()._add_unsent(data, writer, overtaken)
+
+
+class IsCompleteBeforeItsChannelsAre(InFlightCollector):
+    def begin(self, data):
+        data.inputs_open = False
+        super().begin(data)
+
+
+class ForgetsWhatArrivesLater(InFlightCollector):
+    def channel_complete(self, checkpoint_id, channel_id):
+        recorder = self._channels[channel_id].recorder
+        if recorder is not None and len(recorder.frames) > 1:
+            recorder.frames.pop()
+        super().channel_complete(checkpoint_id, channel_id)
+
+
+class MixesUpTheOrder(InFlightCollector):
+    def channel_complete(self, checkpoint_id, channel_id):
+        recorder = self._channels[channel_id].recorder
+        if recorder is not None:
+            recorder.frames.reverse()
+        super().channel_complete(checkpoint_id, channel_id)
+
+
+#: With the first seed to try: one a little before the first that finds it, so that the suite does not search.
+ALIGNERS = [
+    (PersistsOneChannelTooFew, 0),
+    (DoesNotWaitForTheLastBarrier, 0),
+    (EndsAreNotAnnounced, 12),
+    (SnapshotsAfterTheTimeAsIfAligned, 0),
+]
+COLLECTORS = [
+    (ForgetsTheBatchInWork, 66),
+    (ForgetsWhatItHasNotSent, 0),
+    (KeepsWhatItHasNotSentTwice, 0),
+    (IsCompleteBeforeItsChannelsAre, 0),
+    (ForgetsWhatArrivesLater, 14),
+    (MixesUpTheOrder, 199),
+]
+
+
+def name_of(value):
+    return value.__name__ if isinstance(value, type) else ""
+
+
+@pytest.mark.parametrize("broken, first_seed", ALIGNERS, ids=name_of)
+def test_an_aligner_that_is_broken_is_caught(broken, first_seed):
+    seeds = range(first_seed, SEEDS_TO_CATCH)
+    assert first_failure(lambda seed: UnalignedWorld(seed, broken), seeds) is not None
+
+
+@pytest.mark.parametrize("broken, first_seed", COLLECTORS, ids=name_of)
+def test_a_collector_that_is_broken_is_caught(broken, first_seed):
+    seeds = range(first_seed, SEEDS_TO_CATCH)
+    assert first_failure(lambda seed: UnalignedWorld(seed, collector=broken), seeds) is not None

@@ -1,0 +1,29 @@
+"""A driver of the soak's job; it may be killed, and started again.  Tells the id of its application by a file.
+
+    python -m tests.soak.program FOLDER ADDRESS NUMBER CONFIGURATION     (see ``Stops``; JSON)
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from flinkish.datastream import StreamExecutionEnvironment
+from spark_plugin import session
+from tests.soak.job import NAME, build
+from tests.soak.stops import Stops
+
+
+def main(folder: str, address: str, number: str, configuration: str) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment(json.loads(configuration))
+    build(env, Path(folder), Stops(folder, address, int(number)))
+    client = env.execute_async(NAME)
+    context = session.active_context()
+    if context is not None:
+        Path(folder, f"driver-{number}", "application").write_text(context.applicationId)
+    client.wait()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

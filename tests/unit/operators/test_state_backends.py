@@ -1,0 +1,103 @@
+"""The same job gives the same result on each backend, and goes on from the other's savepoint with any parallelism."""
+
+import random
+
+import pytest
+
+from flinkish.common.time import Time
+from flinkish.common.typeinfo import Types
+from flinkish.datastream.functions import KeyedProcessFunction, ProcessWindowFunction
+from flinkish.datastream.state import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
+from flinkish.datastream.window import TumblingEventTimeWindows
+from flinkish.messages.elements import Watermark
+from flinkish.testing import StreamTestHarness
+from tests.rocksdb_states import FAST_DISK, tiny_caches
+
+
+class EveryState(KeyedProcessFunction):
+    def open(self, context):
+        self.sum = context.get_state(ValueStateDescriptor("sum", Types.LONG()))
+        self.seen = context.get_list_state(ListStateDescriptor("seen"))
+        self.by_last = context.get_map_state(MapStateDescriptor("by last", Types.INT(), Types.INT()))
+        self.largest = context.get_reducing_state(ReducingStateDescriptor("largest", max))
+
+    def process_element(self, record, ctx):
+        key, number = record
+        self.sum.update((self.sum.value() or 0) + number)
+        self.seen.add(number)
+        self.by_last.put(number % 3, number)
+        self.largest.add(number)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 50)
+        yield key, self.sum.value(), list(self.seen.get())[-3:], sorted(self.by_last.items()), self.largest.get()
+
+    def on_timer(self, timestamp, ctx):
+        yield "timer", ctx.get_current_key(), timestamp, self.sum.value()
+        if timestamp % 4 == 0:
+            self.seen.clear()
+            self.by_last.clear()
+
+
+class Collected(ProcessWindowFunction):
+    def process(self, key, context, elements):
+        fired = context.window_state().get_state(ValueStateDescriptor("fired"))
+        fired.update((fired.value() or 0) + 1)
+        total = context.global_state().get_state(ValueStateDescriptor("total"))
+        total.update((total.value() or 0) + len(elements))
+        yield key, context.window().start, sorted(number for _, number in elements), fired.value(), total.value()
+
+    def clear(self, context):
+        context.window_state().get_state(ValueStateDescriptor("fired")).clear()
+
+
+def keyed(stream):
+    return stream.key_by(lambda record: record[0])
+
+
+def windows(stream, lateness=0):
+    return keyed(stream).window(TumblingEventTimeWindows.of(Time.milliseconds(40))).allowed_lateness(lateness)
+
+
+JOBS = {
+    "process": lambda stream: keyed(stream).process(EveryState()),
+    "reduce": lambda stream: keyed(stream).reduce(lambda one, other: (one[0], one[1] + other[1])),
+    "window reduce": lambda stream: windows(stream).reduce(lambda one, other: (one[0], one[1] + other[1])),
+    "window process": lambda stream: windows(stream).process(Collected()),
+    "late window process": lambda stream: windows(stream, 60).process(Collected()),
+}
+
+
+def run(job, backends):
+    """Output of three runs, each from the savepoint of the one before, with parallelism 1, 3, 2; sorted, since the
+    order between keys is nobody's."""
+    rng, time, outputs, snapshot = random.Random(7), 0, [], None
+    options = {"configuration": {} if FAST_DISK is None else {"state.backend.rocksdb.localdir": FAST_DISK}}
+    for backend, parallelism in zip(backends, (1, 3, 2)):
+        if snapshot is None:
+            harness = StreamTestHarness(JOBS[job], backend, parallelism, **options)
+        else:
+            harness = StreamTestHarness.restore(JOBS[job], snapshot, parallelism, backend, **options)
+        with harness:
+            for _ in range(12):
+                time += 10
+                records = [
+                    ((f"key-{rng.randrange(40)}", rng.randrange(100)), time + rng.randrange(-30, 10)) for _ in range(15)
+                ]
+                harness.process_elements(records)
+                harness.process_watermark(time)
+            outputs.append(sorted(repr(element) for element in harness.output if not isinstance(element, Watermark)))
+            snapshot = harness.snapshot()
+    return outputs
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_results_are_the_same_on_each_backend_and_across_them(job):
+    expected = run(job, ("hashmap", "hashmap", "hashmap"))
+    assert all(expected), "each run has output"
+    with tiny_caches():
+        assert run(job, ("rocksdb", "rocksdb", "rocksdb")) == expected
+        assert run(job, ("rocksdb", "hashmap", "rocksdb")) == expected

@@ -1,0 +1,326 @@
+"""The RocksDB backend's bases, changes and folders; what it keeps is compared with the heap in tests/property."""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flinkish.common.time import Time
+from flinkish.datastream.state import ListStateDescriptor, StateTtlConfig, ValueStateDescriptor
+from flinkish.errors import CorruptSnapshotError, StateMigrationError, UserError
+from flinkish.messages.checkpoints import InlineBytes
+from flinkish.state import rocksdb
+from tests.rocksdb_states import (
+    HALVES,
+    StepMaterialiser,
+    canonical,
+    contents,
+    from_canonical,
+    heap,
+    incremental,
+    opener,
+    rocksdb_backend,
+    tiny_caches,
+)
+
+KEYS = range(60)
+
+
+@pytest.fixture(autouse=True)
+def caches():
+    with tiny_caches(changes_bytes=200):
+        yield
+
+
+@pytest.fixture
+def materialiser(tmp_path):
+    return StepMaterialiser(tmp_path)
+
+
+@pytest.fixture
+def make():
+    made = []
+
+    def make_backend(*args, **kwargs):
+        made.append(rocksdb_backend(*args, **kwargs))
+        return made[-1]
+
+    yield make_backend
+    for backend in made:
+        backend.close()
+
+
+def put(backend, keys=KEYS, value="old"):
+    state = backend.state(ValueStateDescriptor("v"))
+    for key in keys:
+        backend.current_key = key
+        state.update((value, key))
+    for table in backend.tables.values():
+        table.trim()
+
+
+def expected(value="old", keys=KEYS):
+    return {"v": {key: (value, key) for key in keys}}
+
+
+def with_base(backend, materialiser, **put_args):
+    put(backend, **put_args)
+    backend.between_batches()
+    materialiser.run_all()
+    return backend
+
+
+def files(materialiser):
+    return {path.name for path in Path(materialiser.shared_location).glob("*")}
+
+
+# ---- bases --------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_refers_to_the_files_of_its_base_and_has_what_came_later(make, materialiser):
+    backend = with_base(make(materialiser), materialiser)
+    put(backend, [3, 100], "new")
+    handle = incremental(backend)
+    assert [name.partition(".")[2] for name in handle.shared if "MANIFEST" not in name] == ["sst"]
+    assert sorted(handle.private) == ["CURRENT", "changes", "rocksdict-config.json"]
+    again = make(materialiser)
+    again.restore_incremental(handle, opener(materialiser))
+    assert contents(again) == {"v": {**expected()["v"], 3: ("new", 3), 100: ("new", 100)}}
+
+
+def test_files_that_are_stored_are_not_stored_again(make, materialiser):
+    backend = with_base(make(materialiser), materialiser)
+    first = incremental(backend)
+    with_base(backend, materialiser, keys=range(100, 160))
+    second = incremental(backend)
+    assert set(second.shared) & set(first.shared) >= {name for name in first.shared if name.endswith(".sst")}
+    assert backend.changes().uploaded_bytes == 0, "counted once"
+
+
+def test_a_restored_database_goes_on_with_the_files_that_it_came_from(make, materialiser):
+    handle = incremental(with_base(make(materialiser), materialiser))
+    again = make(materialiser)
+    again.restore_incremental(handle, opener(materialiser))
+    assert incremental(again).shared == handle.shared
+    with_base(again, materialiser, keys=range(100, 160))
+    assert {name: file for name, file in incremental(again).shared.items() if name in handle.shared and ".sst" in name}
+
+
+def test_files_of_another_job_are_read_and_not_referred_to(make, materialiser, tmp_path):
+    handle = incremental(with_base(make(materialiser), materialiser))
+    other = StepMaterialiser(tmp_path / "other")
+    again = make(other)
+    again.restore_incremental(handle, opener(materialiser))
+    assert contents(again) == expected()
+    assert not again.can_give_changes
+    again.between_batches()
+    other.run_all()
+    assert again.can_give_changes
+    assert all(file.uri.startswith(other.shared_location) for file in incremental(again).shared.values())
+
+
+def test_a_base_that_could_not_be_stored_costs_nothing_and_is_made_later(make, materialiser, caplog):
+    now = [0]
+    backend = make(materialiser, now_ms=lambda: now[0])
+    storage, materialiser.storage = materialiser.storage, None
+    with_base(backend, materialiser)
+    assert "could not store files of RocksDB operator=op" in caplog.text
+    materialiser.storage = storage
+    handle = incremental(backend)
+    assert handle.shared == {}
+    backend.between_batches()
+    assert not materialiser.waiting, "not at once"
+    again = make(materialiser)
+    again.restore_incremental(handle, opener(materialiser))
+    assert contents(again) == expected()
+    now[0] = rocksdb.RETRY_MS
+    backend.between_batches()
+    materialiser.run_all()
+    assert incremental(backend).shared
+
+
+def test_when_too_much_changes_while_a_base_is_made_the_next_one_follows_at_once(make, materialiser, monkeypatch):
+    backend = make(materialiser)
+    put(backend)
+    backend.between_batches()
+    monkeypatch.setattr(rocksdb, "CHANGES_BYTES_MAX", 300)
+    put(backend, value="new")
+    assert not backend.can_give_changes
+    materialiser.run_all()
+    assert not backend.can_give_changes, "the base lacks what was forgotten"
+    stored = files(materialiser)
+    backend.between_batches()
+    materialiser.run_all()
+    assert backend.can_give_changes
+    again = make(materialiser)
+    again.restore_incremental(incremental(backend), opener(materialiser))
+    assert contents(again) == expected("new")
+    assert {name for name in stored if name.endswith(".sst")} <= files(materialiser)
+
+
+def test_files_that_no_snapshot_has_referred_to_are_deleted_and_others_are_not(make, materialiser):
+    backend = with_base(make(materialiser), materialiser)
+    unreferenced = {name for name in files(materialiser) if name.endswith(".manifest")}
+    with_base(backend, materialiser, keys=range(100, 160))
+    referred = {Path(file.uri).name for file in incremental(backend).shared.values()}
+    with_base(backend, materialiser, keys=range(200, 260))
+    with_base(backend, materialiser, keys=range(300, 360))
+    assert unreferenced & files(materialiser) == set()
+    assert referred <= files(materialiser)
+
+
+def test_with_a_changelog_a_base_is_made_after_some_time_too(make, materialiser, monkeypatch):
+    monkeypatch.setattr(rocksdb, "CHANGES_BYTES", 1 << 20)
+    now = [0]
+    settings = {"state.changelog.enabled": "true", "state.changelog.periodic-materialize.interval": "1 min"}
+    for configuration, bases in (settings, 1), ({}, 0):
+        backend = make(materialiser, now_ms=lambda: now[0], **configuration)
+        put(backend)
+        backend.between_batches()
+        assert not materialiser.waiting
+        now[0] += 60_000
+        backend.between_batches()
+        assert len(materialiser.waiting) == bases
+        materialiser.run_all()
+
+
+def test_each_half_of_the_key_groups_gets_its_own_entries_and_both_make_the_whole(make, materialiser):
+    backend = with_base(make(materialiser), materialiser)
+    put(backend, range(100, 130))
+    assert len(backend.changes().written) > 10
+    handle, found = incremental(backend), []
+    for half in HALVES:
+        part = make(key_groups=half)
+        part.restore_incremental(replace(handle, key_groups=half), opener(materialiser))
+        found.append(contents(part)["v"])
+    assert all(found) and not found[0].keys() & found[1].keys()
+    assert {**found[0], **found[1]} == expected(keys=[*KEYS, *range(100, 130)])["v"]
+
+
+def test_what_was_deleted_stays_deleted_through_a_full_snapshot_and_the_heap(make):
+    backend = make()
+    put(backend)
+    state = backend.state(ValueStateDescriptor("v"))
+    for key in range(0, 60, 2):
+        backend.current_key = key
+        state.clear()
+    middle = from_canonical(canonical(backend), heap())
+    assert contents(middle) == expected(keys=range(1, 60, 2))
+    assert contents(from_canonical(canonical(middle), make())) == expected(keys=range(1, 60, 2))
+
+
+# ---- refusals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:50], lambda data: data[:60] + b"x" + data[61:]])
+def test_a_damaged_changes_file_is_refused(make, materialiser, damage):
+    handle = incremental(with_base(make(materialiser), materialiser))
+    damaged = {**handle.private, "changes": InlineBytes(damage(handle.private["changes"].data))}
+    with pytest.raises(CorruptSnapshotError, match="changes file"):
+        make().restore_incremental(replace(handle, private=damaged), opener(materialiser))
+
+
+def test_a_file_of_the_base_that_is_gone_is_named(make, materialiser):
+    handle = incremental(with_base(make(materialiser), materialiser))
+    gone = next(file for name, file in handle.shared.items() if name.endswith(".sst"))
+    Path(gone.uri).unlink()
+    with pytest.raises(CorruptSnapshotError, match=Path(gone.uri).name):
+        make().restore_incremental(handle, opener(materialiser))
+
+
+def test_a_state_of_another_kind_is_refused(make, materialiser):
+    handle = incremental(with_base(make(materialiser), materialiser))
+    again = make()
+    again.restore_incremental(handle, opener(materialiser))
+    with pytest.raises(StateMigrationError, match="its kind has changed"):
+        again.state(ListStateDescriptor("v"))
+
+
+def test_a_value_that_cannot_be_pickled_names_state_and_operator(make):
+    backend = make()
+    state = backend.state(ValueStateDescriptor("locks"))
+    with pytest.raises(UserError, match='could not save state "locks"') as refused:
+        for key in KEYS:
+            backend.current_key = key
+            state.update(threading.Lock())
+            backend.tables["locks"].trim()
+    assert refused.value.where == 'operator "op"'
+
+
+def test_a_dirty_value_that_cannot_be_pickled_is_told_at_the_barrier(make, materialiser):
+    backend = with_base(make(materialiser), materialiser)
+    backend.current_key = 3
+    backend.state(ValueStateDescriptor("v")).update(threading.Lock())
+    with pytest.raises(UserError, match='could not save state "v"'):
+        backend.changes()
+
+
+# ---- memory, disk, time -------------------------------------------------------------------------
+
+
+def test_state_that_fits_into_the_cache_takes_no_disk(make):
+    backend = make()
+    put(backend, range(2))
+    assert not backend.is_open and contents(backend) == expected(keys=range(2))
+
+
+def test_the_caches_stay_within_their_bounds(make):
+    backend = make()
+    put(backend)
+    table = backend.tables["v"]
+    for key in KEYS:
+        assert table.get(key) == ("old", key)
+    assert table.num_dirty <= table.dirty_max
+    assert len(table._young) + len(table._old) <= 2 * (table.clean_max + 1)
+
+
+def test_all_operators_of_a_slot_share_one_cache_and_one_budget_of_write_buffers(make):
+    one, other = make(), make()
+    assert one.memory is other.memory
+    assert one.memory.block_cache_bytes + one.memory.object_cache_bytes == 4 << 20
+    put(one)
+    before = one.memory.objects_of_table()
+    put(other)
+    assert one.memory.objects_of_table() < before
+    other.close()
+    assert one.memory.objects_of_table() == before
+
+
+def test_options_are_those_of_the_configuration_also_after_a_restore(make, materialiser):
+    handle = incremental(with_base(make(materialiser), materialiser))
+    for style, name in ("LEVEL", "kCompactionStyleLevel"), ("UNIVERSAL", "kCompactionStyleUniversal"):
+        again = make(**{"state.backend.rocksdb.compaction.style": style})
+        again.restore_incremental(handle, opener(materialiser))
+        newest = max(Path(again.folder, "db").glob("OPTIONS-*"))
+        assert newest.read_text().count(f"compaction_style={name}") == 2, "the default column family and the state's"
+
+
+def test_closing_removes_the_folder_once(make):
+    backend = make()
+    put(backend)
+    folder = Path(backend.folder)
+    assert folder.exists()
+    backend.close()
+    backend.close()
+    assert not folder.exists()
+
+
+def test_what_has_expired_goes_without_being_read(make):
+    now = [0]
+    backend = make(now_ms=lambda: now[0])
+    descriptor = ValueStateDescriptor("v")
+    descriptor.enable_time_to_live(StateTtlConfig.new_builder(Time.minutes(1)).build())
+    state = backend.state(descriptor)
+    for key in KEYS:
+        backend.current_key = key
+        state.update(key)
+    backend.between_batches()
+    now[0] = 30_000
+    backend.current_key = 7
+    state.update("young")
+    now[0] = 61_000
+    for _ in range(20):
+        backend.between_batches()
+    assert contents(backend) == {"v": {7: ("young", 30_000)}}
+

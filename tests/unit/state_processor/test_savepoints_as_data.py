@@ -1,0 +1,437 @@
+"""Savepoints read as tables, and built from tables."""
+
+import pickle
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pytest
+
+from flinkish.common.typeinfo import Types
+from flinkish.common.types import Row
+from flinkish.datastream.functions import AggregateFunction, KeyedProcessFunction
+from flinkish.datastream.state import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
+from flinkish.errors import InvalidJobError, StateMigrationError, UserError
+from flinkish.messages.checkpoints import (
+    DistributionMode,
+    FileHandle,
+    InlineBytes,
+    IncrementalKeyedStateHandle,
+    KeyGroupRange,
+    OperatorStateHandle,
+    OperatorSubtaskState,
+)
+from flinkish.state.key_groups import key_group
+from flinkish.state_processor import (
+    KeyedStateBootstrap,
+    OperatorIdentifier,
+    OperatorTransformation,
+    SavepointReader,
+    SavepointWriter,
+)
+from flinkish.state_processor.savepoint_reader import COLUMNS, read_part
+from flinkish.storage.checkpoint_storage import CheckpointStorage
+from flinkish.testing.stream_test_harness import StreamTestHarness
+
+
+@dataclass
+class Visit:
+    user: str
+    pages: int
+
+
+class Everything(KeyedProcessFunction):
+    def open(self, context):
+        ttl = StateTtlConfig.new_builder(1_000).build()
+        expiring, expiring_map = ValueStateDescriptor("expiring"), MapStateDescriptor("expiring-map")
+        expiring.enable_time_to_live(ttl)
+        expiring_map.enable_time_to_live(ttl)
+        self.expiring, self.expiring_map = context.get_state(expiring), context.get_map_state(expiring_map)
+        self.visit = context.get_state(ValueStateDescriptor("visit"))
+        self.mixed = context.get_state(ValueStateDescriptor("mixed"))
+        self.row = context.get_state(
+            ValueStateDescriptor("row", Types.ROW_NAMED(["n", "text"], [Types.INT(), Types.STRING()]))
+        )
+        self.list = context.get_list_state(ListStateDescriptor("list", Types.DOUBLE()))
+        self.sum = context.get_reducing_state(ReducingStateDescriptor("sum", lambda a, b: a + b))
+
+    def process_element(self, value, ctx):
+        key, number = value
+        self.expiring.update(number)
+        self.expiring_map.put(f"m{number}", number)
+        self.visit.update(Visit(key, number))
+        self.mixed.update(number if number % 2 else str(number))
+        self.row.update(Row(n=number, text=key))
+        self.list.add(number / 2)
+        self.sum.add(number)
+        ctx.timer_service().register_event_time_timer(number)
+        yield value
+
+
+def everything(stream):
+    return (
+        stream.key_by(lambda value: value[0])
+        .process(Everything())
+        .uid("every")
+        .name("Every")
+        .set_max_parallelism(64)
+    )
+
+
+def stored(snapshot, folder, name="savepoint-1"):
+    location = str(folder / name)
+    storage = CheckpointStorage(folder)
+    storage.create_folder(location)
+    storage.store_metadata(replace(snapshot, location=location))
+    return location
+
+
+@pytest.fixture
+def savepoint(tmp_path):
+    with StreamTestHarness(everything, parallelism=3) as harness:
+        harness.set_processing_time(5_000)
+        harness.process_elements([((key, number), None) for number, key in enumerate("abcab", 1)])
+        return stored(harness.snapshot(), tmp_path)
+
+
+def inlined(location):
+    """As the harness wants it: without files."""
+    storage = CheckpointStorage(location)
+    checkpoint = storage.load(location)
+    operators = {
+        operator_id: replace(
+            operator,
+            subtasks={
+                index: replace(
+                    state,
+                    keyed=tuple(
+                        replace(part, content=InlineBytes(storage.read(part.content))) for part in state.keyed
+                    ),
+                )
+                for index, state in operator.subtasks.items()
+            },
+        )
+        for operator_id, operator in checkpoint.operators.items()
+    }
+    return replace(checkpoint, operators=operators)
+
+
+def rows(table, *names):
+    return sorted(zip(*(table[name].to_pylist() for name in names)), key=repr)
+
+
+def test_the_states_of_a_savepoint_are_listed_with_their_types(savepoint):
+    infos = {info.state_name: info for info in SavepointReader.read(savepoint).select(operator_uid="every")}
+    assert {name: info.state_kind for name, info in infos.items()} == {
+        "expiring": "VALUE", "expiring-map": "MAP", "visit": "VALUE", "mixed": "VALUE", "row": "VALUE",
+        "list": "LIST", "sum": "REDUCING",
+        "_timer_state/event-time": "TIMERS", "_timer_state/processing-time": "TIMERS",
+    }  # fmt: skip
+    types = {name: info.types.get("value") for name, info in infos.items()}
+    assert (
+        types["expiring"]
+        == types["expiring-map"]
+        == types["sum"]
+        == types["_timer_state/event-time"]
+        == pa.int64()
+    )
+    assert types["visit"] == pa.struct([("user", pa.string()), ("pages", pa.int64())])
+    assert types["row"] == pa.struct([("n", pa.int32()), ("text", pa.string())])  # declared
+    assert types["list"] == pa.float64() and types["mixed"] is None
+    assert infos["expiring-map"].types["map_key"] == infos["sum"].types["key"] == pa.string()
+    assert infos["expiring"].ttl["ttl_ms"] == 1_000 and infos["sum"].ttl is None
+    assert (infos["sum"].num_entries, infos["sum"].parallelism, infos["sum"].max_parallelism) == (3, 3, 64)
+    table = SavepointReader.read(savepoint).states_table()
+    assert ("every", "Every", "sum", "REDUCING", "string", "int64", 3) in rows(
+        table, "operator_uid", "operator_name", "state_name", "state_kind", "key_type", "value_type", "num_entries"
+    )
+
+
+def test_a_state_is_read_with_its_types(savepoint):
+    reader = SavepointReader.read(savepoint)
+    table = reader.read_table(operator_uid="every", state_name="sum")
+    assert rows(table, "key", "value", "key_group") == [
+        (key, value, key_group(key, 64)) for key, value in (("a", 5), ("b", 7), ("c", 3))
+    ]
+    assert set(table["operator_uid"].to_pylist()) == {"every"} and set(table["state_kind"].to_pylist()) == {
+        "REDUCING"
+    }
+    assert table["ttl"].null_count == len(table) and tuple(table.column_names) == tuple(COLUMNS)
+    visits = reader.read_table(operator_name="Every", state_name="visit")
+    assert rows(visits, "value") == [({"user": k, "pages": n},) for k, n in (("a", 4), ("b", 5), ("c", 3))]
+    assert rows(reader.read_table(state_name="list"), "key", "position", "value") == [
+        ("a", 0, 0.5), ("a", 1, 2.0), ("b", 0, 1.0), ("b", 1, 2.5), ("c", 0, 1.5),
+    ]  # fmt: skip
+    assert rows(reader.read_table(state_name="mixed"), "key", "value") == [("a", "4"), ("b", "5"), ("c", "3")]
+    assert rows(reader.read_table(state_name="_timer_state/event-time"), "value") == [(n,) for n in range(1, 6)]
+
+
+def test_times_to_live_are_a_column(savepoint):
+    table = SavepointReader.read(savepoint).read_table(state_name="expiring-map")
+    assert rows(table, "key", "map_key", "value") == [
+        ("a", "m1", 1), ("a", "m4", 4), ("b", "m2", 2), ("b", "m5", 5), ("c", "m3", 3),
+    ]  # fmt: skip
+    (ttl,) = {tuple(ttl.values()) for ttl in table["ttl"].to_pylist()}
+    assert (ttl[0], ttl[1].timestamp(), ttl[2].timestamp()) == (1_000, 5.0, 6.0)
+
+
+def test_all_states_together_are_text(savepoint):
+    table = SavepointReader.read(savepoint).read_table()
+    assert table.schema.field("value").type == table.schema.field("map_key").type == pa.string()
+    found = rows(table, "state_name", "key", "value")
+    assert ("visit", "c", '{"user": "c", "pages": 3}') in found and ("list", "a", "0.5") in found
+    of_state = Counter(row[0] for row in found)
+    assert of_state["expiring-map"] == of_state["list"] == of_state["_timer_state/event-time"] == 5
+    assert of_state["visit"] == of_state["sum"] == 3
+
+
+def test_a_schema_of_ones_own_picks_columns_and_types(savepoint):
+    reader = SavepointReader.read(savepoint)
+    schema = pa.schema([("value", pa.float64()), ("key", pa.string())])
+    table = reader.read_table(state_name="sum", schema=schema)
+    assert table.schema == schema and rows(table, "value", "key") == [(3.0, "c"), (5.0, "a"), (7.0, "b")]
+    with pytest.raises(UserError, match='value of state "mixed" as int64'):
+        reader.read_table(state_name="mixed", schema=pa.schema([("value", pa.int64())]))
+    with pytest.raises(InvalidJobError, match="column 'values'"):
+        reader.read_table(state_name="sum", schema=pa.schema([("values", pa.int64())]))
+
+
+def test_parts_of_a_plan_have_every_row_once(savepoint):
+    reader = SavepointReader.read(savepoint)
+    infos = reader.select(operator_uid="every")
+    schema = reader.schema(infos)
+    whole = reader.plan(infos)
+    cut = reader.plan(infos, part_bytes=300)
+    assert len(whole) == 1 and len(cut) > 6
+    read = [
+        sorted(repr(row) for part in plan for batch in read_part(part, schema) for row in batch.to_pylist())
+        for plan in (whole, cut)
+    ]
+    assert read[0] == read[1] and len(read[0]) == 30
+
+
+def test_a_state_that_is_not_there_is_refused_with_those_that_are(savepoint):
+    with pytest.raises(UserError, match="(?s)state 'missing'.*\"sum\" of every"):
+        SavepointReader.read(savepoint).select(operator_uid="every", state_name="missing")
+
+
+def test_an_incremental_checkpoint_is_refused_by_name(savepoint, tmp_path):
+    storage = CheckpointStorage(tmp_path)
+    checkpoint = storage.load(savepoint)
+    operator = next(operator for operator in checkpoint.operators.values() if operator.uid == "every")
+    handle = IncrementalKeyedStateHandle(
+        KeyGroupRange(0, 63), "rocksdb", "b", 1, {"1.sst": FileHandle("/x", 1)}, {}
+    )
+    changed = replace(operator, subtasks={0: OperatorSubtaskState((handle,))})
+    checkpoint = replace(checkpoint, operators={operator.operator_id: changed})
+    with pytest.raises(
+        UserError, match="incremental checkpoint, in the own format of the backend rocksdb"
+    ) as refused:
+        SavepointReader(checkpoint, savepoint, {}).states()
+    assert "canonical savepoint" in refused.value.do
+
+
+def test_operator_state_has_its_subtask_and_broadcast_state_one_copy(savepoint, tmp_path):
+    storage = CheckpointStorage(tmp_path)
+    checkpoint = storage.load(savepoint)
+
+    def state(*numbers):
+        return OperatorSubtaskState(
+            (),
+            OperatorStateHandle(
+                {
+                    "offsets": (DistributionMode.SPLIT, tuple(pickle.dumps((f"p{n}", n)) for n in numbers)),
+                    "rules": (DistributionMode.BROADCAST, (pickle.dumps(("limit", 5)),)),
+                }
+            ),
+        )
+
+    operator = next(operator for operator in checkpoint.operators.values() if operator.uid == "every")
+    operator = replace(operator, subtasks={0: state(1, 2), 1: state(3)})
+    reader = SavepointReader(replace(checkpoint, operators={operator.operator_id: operator}), savepoint, {})
+    table = reader.read_table(state_name="offsets")
+    assert table.schema.field("value").type == pa.struct([("f0", pa.string()), ("f1", pa.int64())])
+    assert [
+        tuple(row.values()) for row in table.select(["state_kind", "subtask", "position", "value"]).to_pylist()
+    ] == [
+        ("OPERATOR_LIST", 0, 0, {"f0": "p1", "f1": 1}),
+        ("OPERATOR_LIST", 0, 1, {"f0": "p2", "f1": 2}),
+        ("OPERATOR_LIST", 1, 0, {"f0": "p3", "f1": 3}),
+    ]
+    assert rows(reader.read_table(state_name="rules"), "state_kind", "map_key", "value") == [
+        ("BROADCAST", "limit", 5)
+    ]
+
+
+# ---- writing ------------------------------------------------------------------------------------
+
+
+class Join(AggregateFunction):
+    def create_accumulator(self):
+        return ""
+
+    def add(self, value, accumulator):
+        return accumulator + value
+
+    def get_result(self, accumulator):
+        return accumulator.upper()
+
+    def merge(self, a, b):
+        return a + b
+
+
+def states():
+    expiring = ValueStateDescriptor("v", Types.LONG())
+    expiring.enable_time_to_live(StateTtlConfig.new_builder(3_600_000).build())
+    return {
+        "v": expiring,
+        "l": ListStateDescriptor("l"),
+        "m": MapStateDescriptor("m", Types.STRING(), Types.ROW_NAMED(["n", "t"], [Types.LONG(), Types.STRING()])),
+        "r": ReducingStateDescriptor("r", lambda a, b: a + b),
+        "a": AggregatingStateDescriptor("a", Join()),
+    }
+
+
+class Tell(KeyedProcessFunction):
+    def open(self, context):
+        made = states()
+        self.states = (
+            context.get_state(made["v"]), context.get_list_state(made["l"]), context.get_map_state(made["m"]),
+            context.get_reducing_state(made["r"]), context.get_aggregating_state(made["a"]),
+        )  # fmt: skip
+
+    def process_element(self, value, ctx):
+        value_state, elements, entries, reduced, aggregated = self.states
+        yield (
+            value, value_state.value(), elements.get(), dict(entries.items()), reduced.get(), aggregated.get(),
+        )  # fmt: skip
+
+
+def tell(stream):
+    return stream.key_by(lambda value: value).process(Tell()).uid("tell").set_max_parallelism(32)
+
+
+ROWS = [{"k": 1, "n": 10, "t": "x"}, {"k": 1, "n": 20, "t": "y"}, {"k": 2, "n": 30, "t": "z"}]
+
+
+def test_a_program_begins_with_bootstrapped_state_of_every_kind(tmp_path):
+    made = states()
+    data = OperatorTransformation.bootstrap_with(ROWS).key_by("k")
+    latest = OperatorTransformation.bootstrap_with(pa.table({"k": [1, 2, 3], "n": [20, 30, None]})).key_by("k")
+    many = data.transform(
+        KeyedStateBootstrap(made["l"], "n"),
+        KeyedStateBootstrap(made["m"], ["n", "t"], map_key="t"),
+        KeyedStateBootstrap(made["r"], "n"),
+        KeyedStateBootstrap(made["a"], lambda row: row.t),
+    )
+    tell_id = OperatorIdentifier.for_uid("tell")
+    first = SavepointWriter.new_savepoint(32).with_operator(tell_id, many).write(tmp_path / "first")
+    with StreamTestHarness.restore(tell, inlined(first), parallelism=2) as harness:
+        harness.process_elements([(1, None), (2, None), (3, None)])
+        assert sorted(record.value for record in harness.output if hasattr(record, "value")) == [
+            (1, None, [10, 20], {"x": Row(n=10, t="x"), "y": Row(n=20, t="y")}, 30, "XY"),
+            (2, None, [30], {"z": Row(n=30, t="z")}, 30, "Z"),
+            (3, None, [], {}, None, None),
+        ]
+    values = latest.transform(KeyedStateBootstrap(made["v"], "n"))
+    second = SavepointWriter.new_savepoint(32).with_operator(tell_id, values).write(tmp_path / "second")
+    table = SavepointReader.read(second).read_table(operator_uid="tell", state_name="v")
+    assert rows(table, "key", "value") == [(1, 20), (2, 30)]  # null is no state
+    assert {ttl["ttl_ms"] for ttl in table["ttl"].to_pylist()} == {3_600_000}
+    with StreamTestHarness.restore(
+        tell, inlined(second), parallelism=2
+    ) as harness:  # its time is that of the savepoint
+        harness.process_elements([(1, None)])
+        assert [record.value for record in harness.output if hasattr(record, "value")] == [
+            (1, 20, [], {}, None, None)
+        ]
+
+
+def test_a_savepoint_takes_the_operators_of_another_along(savepoint, tmp_path):
+    extra = OperatorTransformation.bootstrap_with(ROWS[1:]).key_by("k").transform(KeyedStateBootstrap("v", "n"))
+    writer = SavepointWriter.from_existing_savepoint(savepoint)
+    with pytest.raises(InvalidJobError, match='"every".*') as refused:
+        writer.with_operator(OperatorIdentifier.for_uid("every"), extra)
+    assert "remove_operator" in refused.value.do
+    location = writer.with_operator(OperatorIdentifier.for_uid("new"), extra).write(tmp_path / "both")
+    CheckpointStorage(tmp_path).discard(savepoint)  # files were copied
+    reader = SavepointReader.read(location)
+    assert rows(reader.read_table(state_name="sum"), "key", "value") == [("a", 5), ("b", 7), ("c", 3)]
+    assert rows(reader.read_table(operator_uid="new"), "key", "value") == [(1, 20), (2, 30)]
+    without = SavepointWriter.from_existing_savepoint(location).remove_operator(
+        OperatorIdentifier.for_uid("every")
+    )
+    assert {info.operator_uid for info in SavepointReader.read(without.write(tmp_path / "less")).states()} == {
+        "new",
+        None,
+    }
+
+
+def test_keys_are_those_of_the_job(tmp_path):
+    data = OperatorTransformation.bootstrap_with([{"a": 1.0, "b": "x", "n": 1}])
+    for key, key_type, expected in (
+        (["a", "b"], None, (1, "x")),
+        ("a", Types.LONG(), 1),
+        (lambda row: row.b, None, "x"),
+    ):
+        transformed = data.key_by(key, key_type).transform(KeyedStateBootstrap("v", "n"))
+        path = tmp_path / str(expected)
+        SavepointWriter.new_savepoint(128).with_operator(OperatorIdentifier.for_uid("o"), transformed).write(path)
+        (group,) = SavepointReader.read(path).read_table()["key_group"].to_pylist()
+        assert group == key_group(expected, 128)
+
+
+@pytest.mark.parametrize(
+    "key, bootstrap, error, message",
+    [
+        ("k", KeyedStateBootstrap("v", "n"), UserError, "two rows of the key 1"),
+        (
+            "k",
+            KeyedStateBootstrap(ListStateDescriptor("l", Types.STRING()), "n"),
+            UserError,
+            "not of the declared type",
+        ),
+        (
+            "k",
+            KeyedStateBootstrap(ReducingStateDescriptor("r", lambda a, b: a / 0), "n"),
+            UserError,
+            "ZeroDivisionError",
+        ),
+        ("key", KeyedStateBootstrap("v", "n"), InvalidJobError, "column 'key'"),
+    ],
+)
+def test_what_cannot_become_state_is_refused(tmp_path, key, bootstrap, error, message):
+    transformed = OperatorTransformation.bootstrap_with(ROWS).key_by(key).transform(bootstrap)
+    writer = SavepointWriter.new_savepoint(32).with_operator(OperatorIdentifier.for_uid("o"), transformed)
+    with pytest.raises(error, match=message):
+        writer.write(tmp_path / "s")
+    assert not (tmp_path / "s" / "_metadata").exists()
+
+
+def test_wrong_settings_are_refused(savepoint):
+    with pytest.raises(InvalidJobError, match="needs map_key"):
+        KeyedStateBootstrap(MapStateDescriptor("m"), "n")
+    with pytest.raises(InvalidJobError, match="max parallelism 0"):
+        SavepointWriter.new_savepoint(0)
+    with pytest.raises(InvalidJobError, match="there is one already"):
+        SavepointWriter.new_savepoint(8).write(savepoint)
+
+
+def test_another_max_parallelism_is_refused_at_the_restore(tmp_path):
+    data = (
+        OperatorTransformation.bootstrap_with(ROWS).key_by("k").transform(KeyedStateBootstrap(states()["l"], "n"))
+    )
+    path = (
+        SavepointWriter.new_savepoint(16)
+        .with_operator(OperatorIdentifier.for_uid("tell"), data)
+        .write(tmp_path / "s")
+    )
+    with pytest.raises(StateMigrationError, match="max parallelism 16, the program has 32"):
+        StreamTestHarness.restore(tell, CheckpointStorage(tmp_path).load(path))
