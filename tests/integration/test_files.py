@@ -223,33 +223,6 @@ def test_lines_from_a_socket_to_a_socket(env):
     assert sorted(received) == ["ONE", "TWO"]
 
 
-def test_a_slow_peer_gets_all_lines_although_the_stream_has_gone_idle(env):
-    """The last lines wait in the sink: the buffers of the kernel are full, and its own is not so full that it waits."""
-    line, count = "x" * 1_000, 6_000
-
-    def idles(ctx):
-        for _ in range(count):
-            ctx.collect(line)
-        threading.Event().wait()
-
-    with socket.socket() as outputs:
-        outputs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        outputs.bind(("127.0.0.1", 0))
-        outputs.listen(1)
-        outputs.settimeout(30)
-        env.set_parallelism(1)
-        env.add_source(idles).sink_to(SocketTextSink("127.0.0.1", outputs.getsockname()[1]))
-        client = env.execute_async()
-        peer, _ = outputs.accept()
-        with peer:
-            peer.settimeout(30)
-            received = 0
-            while received < count * (len(line) + 1):
-                received += len(peer.recv(4_096))
-        client.cancel().result()
-    assert received == count * (len(line) + 1)
-
-
 def test_a_source_function_runs_on_its_thread(env):
     def numbers(ctx):
         for n in range(5_000):
