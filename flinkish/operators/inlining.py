@@ -17,6 +17,7 @@ from __future__ import annotations
 import ast
 import dis
 import types
+import warnings
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Sequence
 
@@ -168,7 +169,9 @@ def _is_proved(expression: ast.expr, code: types.CodeType) -> bool:
             body = form if form.startswith("def") else f"return {form}"
             form = f"def around({', '.join(code.co_freevars)}):\n {body}"
         try:
-            compiled: types.CodeType = compile(form, "", "exec")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", SyntaxWarning)  # Python has given it for the function
+                compiled: types.CodeType = compile(form, "", "exec")
         except (SyntaxError, ValueError):
             return False
         for _ in range(2 if code.co_freevars else 1):

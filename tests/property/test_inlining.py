@@ -1,5 +1,7 @@
 """Any expression that is inlined gives what its function gives, and raises where that raises."""
 
+import warnings
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,7 +44,9 @@ def test_an_inlined_expression_does_what_its_function_does(text, arguments, form
     body = form.format(text).replace("\n", "\n ")
     source = f"def around(free):\n {body}\n return f" if "def" in form else f"def around(free): return {body}"
     namespace = {"FACTOR": FACTOR}
-    exec(compile(source, "", "exec", dont_inherit=True), namespace)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        exec(compile(source, "", "exec", dont_inherit=True), namespace)
     function, bound = namespace["around"](2), {}
 
     def bind(hint, thing):
