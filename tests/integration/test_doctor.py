@@ -14,7 +14,7 @@ from spark_plugin import doctor
 from spark_plugin.classic_application import ClassicApplication
 from tests.integration.leftovers import listening_sockets
 
-pytestmark = [pytest.mark.launch, pytest.mark.usefixtures("no_jobs_left")]
+pytestmark = pytest.mark.usefixtures("no_jobs_left")
 
 FLINKISH = ("-m", "flinkish.cli")
 #: An examination ends when it is done; a busy machine needs longer than the ten seconds that users wait.
