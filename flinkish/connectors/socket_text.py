@@ -6,9 +6,11 @@ socket cannot be read again, so records in flight are lost when a job fails: for
 
 from __future__ import annotations
 
+import codecs
 import errno
 import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
@@ -26,6 +28,7 @@ from flinkish.connectors.spi import (
     SplitEnumerator,
     SplitEnumeratorContext,
     WriterInitContext,
+    each_encoded,
 )
 from flinkish.connectors.split_assignment import NoSplitEnumerator
 from flinkish.errors import ConnectionLostError, InvalidJobError, UserError
@@ -33,6 +36,8 @@ from flinkish.errors import ConnectionLostError, InvalidJobError, UserError
 _RECEIVE_BYTES = 256 * 1024
 _SEND_BUFFER_BYTES = 256 * 1024
 _END_TIMEOUT_S = 30.0
+#: Charsets in which an ASCII byte is that character, wherever it stands.
+_ASCII_AND_MORE = frozenset({"ascii", "utf-8", "iso8859-1", "iso8859-15", "cp1252"})
 _IN_PROGRESS = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
 
 
@@ -131,6 +136,8 @@ class _SocketReader(SourceReader[str, _SocketSplit]):
     def __init__(self, source: SocketTextSource):
         self._source = source
         self._delimiter = source.delimiter.encode(source.charset)
+        # Text can be split instead of bytes where no byte of the delimiter is part of another character.
+        self._splits_text = self._delimiter.isascii() and codecs.lookup(source.charset).name in _ASCII_AND_MORE
         self._connection: Optional[socket.socket] = None
         self._established = False  # this connection has been accepted
         self._tries_left = source.max_retries
@@ -192,23 +199,30 @@ class _SocketReader(SourceReader[str, _SocketSplit]):
         if not data:
             return self._lost(None)
         self._drained = len(data) < _RECEIVE_BYTES
-        *lines, self._rest = (self._rest + data).split(self._delimiter)
+        given, delimiter, self._rest = (self._rest + data).rpartition(self._delimiter)
         if len(self._rest) > source.max_line_bytes:
             raise UserError(
                 f"could not read a line from {source.host}:{source.port}",
                 why=f"more than {source.max_line_bytes} bytes came without a line end",
                 do="set another delimiter, or a larger max_line_bytes",
             )
-        self._give(lines)
+        self._give(given, bool(delimiter))
         return True
 
-    def _give(self, lines: list[bytes]) -> None:
-        charset, carriage_return = self._source.charset, self._delimiter == b"\n"
-        self._lines = [
-            (line[:-1] if carriage_return and line.endswith(b"\r") else line).decode(charset, "replace")
-            for line in lines
-        ]
+    def _give(self, data: bytes, some: bool = True) -> None:
+        """The lines of ``data``, if there are ``some``."""
+        charset, delimiter = self._source.charset, self._delimiter
+        carriage_return = delimiter == b"\n" and b"\r" in data
         self._next = 0
+        if not some:
+            self._lines = []
+        elif self._splits_text and not carriage_return:
+            self._lines = data.decode(charset, "replace").split(self._source.delimiter)
+        else:
+            self._lines = [
+                (line[:-1] if carriage_return and line.endswith(b"\r") else line).decode(charset, "replace")
+                for line in data.split(delimiter)
+            ]
 
     def _lost(self, error: Optional[OSError]) -> bool:
         """The connection is gone: give the unfinished line, then try again, end or fail."""
@@ -217,7 +231,7 @@ class _SocketReader(SourceReader[str, _SocketSplit]):
             self._connection.close()
             self._connection = None
         rest, self._rest = self._rest, b""
-        self._give([rest] if rest else [])
+        self._give(rest, bool(rest))
         if self._tries_left != 0:
             self._tries_left -= 1 if self._tries_left > 0 else 0
             self._retry_at = time.monotonic() + source.retry_interval_ms / 1_000
@@ -241,6 +255,10 @@ class _SocketReader(SourceReader[str, _SocketSplit]):
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _to_bytes(line: Any) -> bytes:
+    return line if isinstance(line, bytes) else str(line).encode()
 
 
 class SocketTextSink(Sink[Any]):
@@ -274,7 +292,6 @@ class _SocketWriter(SinkWriter[Any]):
 
     def __init__(self, sink: SocketTextSink):
         self._sink = sink
-        self._line_end = sink.line_end.encode()
         self._buffer = bytearray()
         self._deadline: Optional[float] = None  # of the next bytes, once the input has ended
         try:
@@ -298,11 +315,19 @@ class _SocketWriter(SinkWriter[Any]):
         return self._connection.fileno() if self._buffer else None
 
     def write(self, value: Any, timestamp_ms: Optional[int], watermark_ms: int) -> None:
-        text = self._sink.encoder(value)
-        self._buffer += text if isinstance(text, bytes) else str(text).encode()
-        self._buffer += self._line_end
+        self.write_batch([value], None, watermark_ms)
+
+    def write_batch(self, values: list, timestamps_ms: Optional[list], watermark_ms: int) -> None:
+        self._buffer += self._encoded(each_encoded(self._sink.encoder, values))
         if len(self._buffer) >= _SEND_BUFFER_BYTES:
             self._send_nowait()
+
+    def _encoded(self, lines: list) -> bytes:
+        end = self._sink.line_end
+        if set(map(type, lines)) == {str}:
+            with suppress(UnicodeEncodeError):  # of a line that is named below
+                return (end.join(lines) + end).encode()
+        return b"".join([line + end.encode() for line in each_encoded(_to_bytes, lines)])
 
     def flush(self, end_of_input: bool) -> None:
         self._send_nowait()

@@ -361,9 +361,10 @@ class SinkWriter(abc.ABC, Generic[T]):
         """Push out what is buffered.  Called when the subtask goes idle, before a snapshot and at
         the end of input (then it must be complete when this returns, or `flushed` must say that it is not)."""
 
-    #: False after ``flush(True)`` as long as what it pushes out still has to leave.  Until then ``has_room``
-    #: must be False too: it is asked, in turns with the other subtasks of the slot, when ``fileno()`` can be
-    #: written to or some milliseconds have passed.  ``prepare_commit`` and ``close`` come afterwards.
+    #: False after ``flush`` as long as what it pushes out still has to leave.  It is asked again, in turns with the
+    #: other subtasks of the slot, when ``fileno()`` can be written to or some milliseconds have passed: after
+    #: ``flush(False)`` of an idle subtask by another ``flush(False)``; after ``flush(True)`` by ``has_room``,
+    #: which must be False until then, and ``prepare_commit`` and ``close`` come afterwards.
     flushed: bool = True
 
     def prepare_commit(self) -> list[Any]:

@@ -344,14 +344,16 @@ class OperatorChain:
         return True
 
     def sink_descriptors(self) -> list[int]:
-        """Descriptors of sinks without room, to be waited for until writable."""
-        found = [sink.fileno() for sink in self._sinks if not sink.has_room]
+        """Descriptors of sinks without room, or with something that must still leave, to be waited for until
+        writable."""
+        found = [sink.fileno() for sink in self._sinks if not (sink.has_room and sink.flushed)]
         return [descriptor for descriptor in found if descriptor is not None]
 
-    def on_idle(self) -> None:
-        """The input has run dry: sinks push out what they hold."""
+    def on_idle(self) -> bool:
+        """The input has run dry: sinks push out what they hold.  True: not all of it could leave."""
         for sink in self._sinks:
             sink.on_idle()
+        return not all([sink.flushed for sink in self._sinks])
 
     def handle_operator_event(self, operator_id: str, payload: Any) -> None:
         for node in self.nodes:

@@ -77,17 +77,17 @@ class CompiledChain:
         if blame.results in variables:
             error = blame.operator.explain_results(error, variables[blame.results], blame.function)
         record = (variables[blame.record],) if blame.record in variables else ()
-        if record and _is_inlined(blame.inlined, error):
-            error = _raised_by(blame.inlined, *record) or error
+        if blame.arguments and _is_inlined(blame.function, error):
+            error = _raised_by(blame.function, [variables[name] for name in blame.arguments]) or error
         return blame.operator.error(error, *record, role=blame.role)
 
 
-def _raised_by(function: Callable[[Any], Any], record: Any) -> Optional[BaseException]:
-    """The exception of ``function(record)``, which has the user's lines in its traceback.  The one that is
+def _raised_by(function: Callable[..., Any], arguments: list[Any]) -> Optional[BaseException]:
+    """The exception of ``function(*arguments)``, which has the user's lines in its traceback.  The one that is
     being handled is the same and not another before it."""
     handled = sys.exc_info()[1]
     try:
-        function(record)
+        function(*arguments)
     except BaseException as error:
         let_pass(error)
         first: BaseException = error
@@ -204,7 +204,7 @@ class _Compiler:
         convert = node.converter(tag)
         if convert is not None:
             with code.blame(node.operator, "output", value):
-                code.line(f"{value} = {code.bind('convert', convert)}({value})")
+                code.convert(value, convert)
         if node.operator.keeps_emitted and not owned and self.copies:
             with code.blame(node.operator, "output", value):
                 code.freeze(value)

@@ -23,8 +23,7 @@ class CoStreamMap(RuntimeOperator):
         if self.needs_key:
             self.generate_current_key(code, value, input_index)
         result = code.variable("v")
-        with code.blame(self, record=value):
-            code.line(f"{result} = {code.bind(self.name, self.maps[input_index])}({value})")
+        code.assign(result, self, self.maps[input_index], value, record=value, once=True)
         with code.block(f"if {result} is not None:"):
             emit(result, timestamp)
 

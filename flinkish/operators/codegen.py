@@ -60,6 +60,7 @@ from typing import Any, Callable, Iterator, Optional
 
 from flinkish.datastream.output_tag import OutputTag
 from flinkish.operators.copying import ATOMS, INLINE_ELEMENTS_MAX, freeze
+from flinkish.operators.inlining import inlined
 from flinkish.operators.keys import key_expression, key_function
 
 #: Python refuses more than 20 statically nested loops and 100 levels of indentation; a deeper chain
@@ -77,15 +78,16 @@ _file_numbers = itertools.count(1)
 class Blame:
     """Whose code runs in a line: ``operator`` (anything with a ``name``), what it does there (empty:
     the operator's own function) and the variable that holds the record.  Where a line iterates over
-    what ``function`` returned, ``results`` is the variable with that.  ``inlined``: the line does what
-    this function of the record does, and only the function itself can raise with the user's line."""
+    what ``function`` returned, ``results`` is the variable with that.  ``function(*arguments)``, of
+    variables, is what the line does itself if it does not call it: then only the function can raise with the
+    user's line."""
 
     operator: Any
     role: str = ""
     record: Optional[str] = None
     results: Optional[str] = None
     function: Any = None
-    inlined: Any = None
+    arguments: tuple[str, ...] = ()
 
 
 @dataclass
@@ -141,6 +143,7 @@ class CodeWriter:
         self._stack: list[_Function] = []
         self._blame: Optional[Blame] = None
         self._blames: dict[int, Blame] = {}
+        self._elements: dict[str, list[str]] = {}  # of variables that hold a new tuple, those of its elements
         self.source_text = ""
 
     # ---- text -----------------------------------------------------------------------------------
@@ -263,49 +266,86 @@ class CodeWriter:
 
     # ---- pieces that several writers need -------------------------------------------------------
 
+    def expression(self, hint: str, function: Any, *arguments: str) -> str:
+        """The expression for ``function(*arguments)``, of variables: `blame` must know it."""
+        expression = inlined(function, arguments, self.bind)
+        return f"{self.bind(hint, function)}({', '.join(arguments)})" if expression is None else expression.text
+
+    def assign(
+        self, target: str, operator: Any, function: Any, *arguments: str, record: str, once: bool = False
+    ) -> None:
+        """``target = function(*arguments)``, a function of the user's in ``operator``.  ``once``: target is a
+        variable that nothing else is assigned to, so what is known of its value stays true."""
+        expression = inlined(function, arguments, self.bind)
+        blame = Blame(operator, record=record, function=function, arguments=arguments)
+        outer, self._blame = self._blame, blame
+        if expression is None:
+            self.line(f"{target} = {self.bind(operator.name, function)}({', '.join(arguments)})")
+        elif not once or expression.elements is None or len(expression.elements) > INLINE_ELEMENTS_MAX:
+            self.line(f"{target} = {expression.text}")
+        else:
+            elements = [self.variable("e") for _ in expression.elements]
+            for element, text in zip(elements, expression.elements):
+                self.line(f"{element} = {text}")
+            self.line(f"{target} = ({', '.join(elements)},)")
+            self._elements[target] = elements
+        self._blame = outer
+
+    def convert(self, value: str, function: Any) -> None:
+        """``value = function(value)``, a function of ours."""
+        self._elements.pop(value, None)
+        self.line(f"{value} = {self.bind('convert', function)}({value})")
+
     def freeze(self, value: str, tag: Optional[str] = None) -> None:
         """``value = freeze(value)``, with the common cases inline: see `operators.copying`.
 
         With ``tag`` (a variable's name), a pair ``(OutputTag, x)`` is taken apart first: the
         variable then holds the OutputTag and ``value`` is x as it was; else it holds None."""
         atoms, kind = self.bind("atoms", ATOMS), self.variable("kind")
-        parts = [self.variable("e") for _ in range(INLINE_ELEMENTS_MAX)]
-        # The types that the elements had last time are most often those that they have now, and an
-        # `is` is cheaper than a look-up in a set (15 ns a pair).
-        known = [self.variable("t") for _ in range(INLINE_ELEMENTS_MAX)]
-        self.before(f"{' = '.join(known)} = None")
         copy = f"{value} = {self.bind('freeze', freeze)}({value})"
         if tag is not None:
             self.line(f"{tag} = None")
+        elements = self._elements.pop(value, None)
+        # The types that the elements had last time are most often those that they have now, and an
+        # `is` is cheaper than a look-up in a set (15 ns a pair).
+        known = [self.variable("t") for _ in elements or range(INLINE_ELEMENTS_MAX)]
+        self.before(f"{' = '.join(known)} = None")
+        if elements is not None:
+            self._freeze_elements(value, elements, known, atoms, copy, tag)
+            return
+        parts = [self.variable("e") for _ in known]
         with self.block(f"if ({kind} := type({value})) is tuple:"):
             word = "if"
             for count in [*range(2, INLINE_ELEMENTS_MAX + 1), 1]:
                 test = f"{kind} == {count}" if word == "elif" else f"({kind} := len({value})) == {count}"
                 with self.block(f"{word} {test}:"):
-                    pairs = list(zip(parts, known))[:count]
                     self.line(f"{', '.join(parts[:count])}, = {value}")
-                    changed = " or ".join(f"type({part}) is not {t}" for part, t in pairs)
-                    with self.block(f"if {changed}:"):
-                        atomic = " and ".join(f"type({part}) in {atoms}" for part, _ in pairs)
-                        with self.block(f"if {atomic}:"):
-                            self.line("; ".join(f"{t} = type({part})" for part, t in pairs))
-                        if tag is not None and count == 2:
-                            output_tag = self.bind("output_tag", OutputTag)
-                            with self.block(f"elif type({parts[0]}) is {output_tag}:"):
-                                self.line(f"{tag}, {value} = {parts[0]}, {parts[1]}")
-                        with self.block("else:"):
-                            self.line(copy)
+                    self._freeze_elements(value, parts[:count], known, atoms, copy, tag)
                 word = "elif"
             with self.block("else:"):
                 self.line(copy)
         with self.block(f"elif {kind} not in {atoms}:"):
             self.line(copy)
 
+    def _freeze_elements(
+        self, value: str, parts: list[str], known: list[str], atoms: str, copy: str, tag: Optional[str]
+    ) -> None:
+        pairs = list(zip(parts, known))
+        with self.block(f"if {' or '.join(f'type({part}) is not {t}' for part, t in pairs)}:"):
+            with self.block(f"if {' and '.join(f'type({part}) in {atoms}' for part in parts)}:"):
+                self.line("; ".join(f"{t} = type({part})" for part, t in pairs))
+            if tag is not None and len(parts) == 2:
+                output_tag = self.bind("output_tag", OutputTag)
+                with self.block(f"elif type({parts[0]}) is {output_tag}:"):
+                    self.line(f"{tag}, {value} = {parts[0]}, {parts[1]}")
+            with self.block("else:"):
+                self.line(copy)
+
     def select_key(self, selector: Callable[[Any], Any], value: str) -> str:
         """Write the statement for the key of ``value``, as the selector gives it; the variable with it."""
         key, outer = self.variable("key"), self._blame
         if outer is not None:
-            self._blame = replace(outer, inlined=key_function(selector))
+            self._blame = replace(outer, function=key_function(selector), arguments=(value,))
         self.line(f"{key} = {key_expression(selector, value, self.bind)}")
         self._blame = outer
         return key

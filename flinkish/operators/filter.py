@@ -20,9 +20,8 @@ class StreamFilter(RuntimeOperator):
     def generate(self, code, value, timestamp, emit, input_index=0):
         if self.needs_key:
             self.generate_current_key(code, value, input_index)
-        with code.block(
-            f"if {code.bind(self.name, self.filter)}({value}):", Blame(self, record=value)
-        ):
+        blame = Blame(self, record=value, function=self.filter, arguments=(value,))
+        with code.block(f"if {code.expression(self.name, self.filter, value)}:", blame):
             emit(value, timestamp)
 
 

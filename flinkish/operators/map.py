@@ -19,6 +19,5 @@ class StreamMap(RuntimeOperator):
         if self.needs_key:
             self.generate_current_key(code, value, input_index)
         result = code.variable("v")
-        with code.blame(self, record=value):
-            code.line(f"{result} = {code.bind(self.name, self.map)}({value})")
+        code.assign(result, self, self.map, value, record=value, once=True)
         emit(result, timestamp)

@@ -32,7 +32,6 @@ class StreamGroupedReduce(KeyedOperator):
         with code.block(f"if ({result} := {table}.get({key}, {missing})) is {missing}:"):
             code.line(f"{result} = {value}")
         with code.block("else:"):
-            with code.blame(self, record=value):
-                code.line(f"{result} = {code.bind(self.name, self.reduce)}({result}, {value})")
+            code.assign(result, self, self.reduce, result, value, record=value)
         code.line(f"{table}[{key}] = {result}")
         emit(result, timestamp)

@@ -67,6 +67,10 @@ class SinkWriterOperator(RuntimeOperator):
             let_pass(error)
             raise self.error(error, role="has_room") from error
 
+    @property
+    def flushed(self) -> bool:
+        return self.call(getattr, self.writer, "flushed", role="flush")
+
     def fileno(self) -> Optional[int]:
         return self.call(self.writer.fileno, role="fileno")
 
@@ -124,7 +128,7 @@ class SinkWriterOperator(RuntimeOperator):
 
     def finish(self) -> Iterator[None]:
         self.call(self.writer.flush, True, role="flush")
-        while not self.call(getattr, self.writer, "flushed", role="flush"):
+        while not self.flushed:
             yield
         self._finished = True
         self._prepare_commit()
@@ -166,7 +170,7 @@ class SinkFunctionOperator(RuntimeOperator):
     """A SinkFunction, or a callable of the record alone."""
 
     keeps_values = True  # we cannot know what it does with them
-    has_room = True
+    has_room = flushed = True
 
     def __init__(self, spec, environment):
         super().__init__(spec, environment)

@@ -168,16 +168,14 @@ class WindowOperator(KeyedOperator):
         if self.kind == "reduce":
             with code.block(f"if ({accumulator} := {table}.get({key}, {missing})) is {missing}:"):
                 code.line(f"{table}[{key}] = {value}")
-            with code.block("else:"), code.blame(self, record=value):
-                reduce = code.bind(self.name, self.reduce)
-                code.line(f"{table}[{key}] = {reduce}({accumulator}, {value})")
+            with code.block("else:"):
+                code.assign(f"{table}[{key}]", self, self.reduce, accumulator, value, record=value)
         elif self.kind == "aggregate":
             with code.blame(self, record=value):
                 with code.block(f"if ({accumulator} := {table}.get({key}, {missing})) is {missing}:"):
                     create = code.bind("create_accumulator", self.create_accumulator)
                     code.line(f"{accumulator} = {create}()")
-                add = code.bind(self.name, self.add)
-                code.line(f"{table}[{key}] = {add}({value}, {accumulator})")
+                code.assign(f"{table}[{key}]", self, self.add, value, accumulator, record=value)
         else:
             with code.block(f"if ({accumulator} := {table}.get({key})) is None:"):
                 code.line(f"{table}[{key}] = [{value}]")

@@ -424,8 +424,7 @@ class Task:
                         break
                 elif outcome is _IDLE:
                     if self._dirty:
-                        self._dirty = False
-                        self.chain.on_idle()
+                        self._dirty = self.chain.on_idle()
                     self._flush_writers()
                     break
                 else:
@@ -890,7 +889,7 @@ class Task:
 
     def _has_reason_to_look(self) -> bool:
         """Whether anything has happened to the subtask since its source had nothing."""
-        if self.times.state != IDLE or self._attention:
+        if self.times.state != IDLE or self._attention or self._dirty:
             return True
         overtakes_at_ms = self._overtakes_at_ms()
         if overtakes_at_ms is not None and self.now_ms() >= overtakes_at_ms:
@@ -966,7 +965,7 @@ class Task:
             interval = self.source.poll_interval_ms
             if interval is not None:
                 deadlines.append(self._polled_ms + interval)
-        if self.times.state == BACKPRESSURED and not self.chain.sinks_have_room():
+        if self._waits_for_sinks:
             deadlines.append(self.now_ms() + SINK_RETRY_MS)
         return min(deadlines, default=None)
 
@@ -974,12 +973,19 @@ class Task:
         """Descriptors that this subtask waits for."""
         if self.state != "RUNNING":
             return {}
+        found = {fd: "w" for fd in self.chain.sink_descriptors()} if self._waits_for_sinks else {}
         if self.waits_for_source:
             fd = self.source.fileno()
-            return {} if fd is None else {fd: "r"}
-        if self.times.state == BACKPRESSURED and not self.chain.sinks_have_room():
-            return {fd: "w" for fd in self.chain.sink_descriptors()}
-        return {}
+            if fd is not None:
+                found[fd] = "r"
+        return found
+
+    @property
+    def _waits_for_sinks(self) -> bool:
+        """Whether they can take no more, or hold what could not leave when the input ran dry."""
+        if self.times.state == IDLE:
+            return self._dirty
+        return self.times.state == BACKPRESSURED and not self.chain.sinks_have_room()
 
     def metrics(self) -> dict[str, Any]:
         """Flink's metric names, see ``flinkish.metrics.names``."""

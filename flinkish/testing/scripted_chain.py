@@ -101,6 +101,7 @@ class ScriptedChain:
         self.idle_calls = 0
         self.opened = self.closed = False
         self.sink_room = True
+        self.sink_holds = False  # what it could not push out
         self.source_text = ""
         self._fused = _fused_loops(self.writers) if spec.emit == "fused" else {}
         self._prepared = 0  # up to this record
@@ -199,8 +200,9 @@ class ScriptedChain:
     def sink_descriptors(self) -> list[int]:
         return []
 
-    def on_idle(self) -> None:
+    def on_idle(self) -> bool:
         self.idle_calls += 1
+        return self.sink_holds
 
     def input_error(self, error: BaseException) -> BaseException:
         return error

@@ -14,7 +14,7 @@ from spark_plugin import doctor
 from spark_plugin.classic_application import ClassicApplication
 from tests.integration.leftovers import listening_sockets
 
-pytestmark = [pytest.mark.launch, pytest.mark.usefixtures("no_jobs_left")]
+pytestmark = pytest.mark.usefixtures("no_jobs_left")
 
 FLINKISH = ("-m", "flinkish.cli")
 #: An examination ends when it is done; a busy machine needs longer than the ten seconds that users wait.
@@ -45,7 +45,7 @@ def nothing_left(tmp_path):
     assert not list(tmp_path.rglob(".flinkish-doctor-*"))
 
 
-@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+@pytest.mark.parametrize("master", [pytest.param("local[2]", marks=pytest.mark.launch), "local-cluster[2,1,1024]"])
 def test_where_jobs_run_every_check_is_ok(spark_of_tests, tmp_path, master):
     context = spark_of_tests.context_for(master)
     assert ClassicApplication(context).wait_for_executors(2, threading.Event())

@@ -406,7 +406,8 @@ def ports_of(cluster, pids, known):
 
     Args:
         pids: processes that are looked at.
-        known: what they listened on before.
+        known: what they listened on before.  What something else opens meanwhile (a Spark that an earlier test has
+            given up waiting for) is added: `assert_not_of_the_cluster` must hold for it later.
     """
     manager = cluster.job_manager
     slots = manager._dispatcher.resource_manager.slots.values()
@@ -416,9 +417,17 @@ def ports_of(cluster, pids, known):
         ports.append(Port(slot.pid, slot.address.tcp, ROLE_SLOT))
         if slot.address.unix_path is not None:
             ports.append(Port(slot.pid, slot.address.unix_path, ROLE_SLOT))
-    assert listeners_of(pids) - known == {(port.pid, port.place) for port in ports}
+    needed = {(port.pid, port.place) for port in ports}
+    listening = listeners_of(pids) - known
+    assert needed <= listening and {pid for pid, _ in listening - needed} <= {os.getpid()}
+    known |= listening - needed
     assert {port.address[0] for port in ports if not port.is_unix} == {"127.0.0.1"}
     return ports
+
+
+def assert_not_of_the_cluster(known, before):
+    """The cluster has been closed: what came to be known while it ran, and is not its own, listens on."""
+    assert known - before <= listeners_of([os.getpid()])
 
 
 def job_of(cluster):
@@ -438,6 +447,7 @@ def test_every_port_of_a_job_withstands_strangers_and_the_job_does_not_notice(tm
     caplog.set_level("INFO", "flinkish")  # of the slots too
     before = family_of(os.getpid())
     known = listeners_of(before)
+    at_first = set(known)
     with MiniCluster(slots=2) as cluster:
         job = RunningJob(cluster.get_execution_environment(), tmp_path / "stop")
         try:
@@ -449,6 +459,7 @@ def test_every_port_of_a_job_withstands_strangers_and_the_job_does_not_notice(tm
             assert job.finish() > 1_000
         finally:
             job.close()
+    assert_not_of_the_cluster(known, at_first)
     text = caplog.text + "".join(capfd.readouterr())
     assert_told_boundedly_and_without_the_secret(text, secret, 3)
 
@@ -458,6 +469,7 @@ def test_on_spark_the_same_ports_and_no_other_withstand_strangers_too(tmp_path, 
 
     context = spark_of_tests.context_for("local[4]")
     known = listeners_of([os.getpid()])  # PySpark's own
+    at_first = set(known)
     with SessionCluster(slots=2, spark=context) as cluster:
         job = RunningJob(cluster.get_execution_environment(), tmp_path / "stop")
         try:
@@ -470,6 +482,7 @@ def test_on_spark_the_same_ports_and_no_other_withstand_strangers_too(tmp_path, 
             assert job.finish() > 1_000
         finally:
             job.close()
+    assert_not_of_the_cluster(known, at_first)
     assert_told_boundedly_and_without_the_secret(caplog.text, secret, 1)
 
 
@@ -495,6 +508,7 @@ def assert_refused(port, secret, tls):
 def test_with_tls_a_job_runs_over_tcp_and_refuses_who_lacks_its_certificate(tmp_path, collect, caplog):
     before = family_of(os.getpid())
     known = listeners_of(before)
+    at_first = set(known)
     with TcpMiniCluster(2, {"security.ssl.internal.enabled": True, "parallelism.default": 2}) as cluster:
         stream = cluster.get_execution_environment().from_sequence(1, 4).map(large_record).rebalance()
         digests = collect(stream.map(lambda record: hashlib.sha256(record).hexdigest()))
@@ -520,6 +534,7 @@ def test_with_tls_a_job_runs_over_tcp_and_refuses_who_lacks_its_certificate(tmp_
             assert job.finish() > 100 and not os.path.exists(bomb.path)
         finally:
             job.close()
+    assert_not_of_the_cluster(known, at_first)
     assert "TLS: " in caplog.text
 
 

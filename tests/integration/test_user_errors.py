@@ -196,6 +196,14 @@ PLACES = {
         '"here"', ROUGH, lambda env, kind, path: rough(env, "iter", kind).flat_map(lambda r: r).name("here")),
     "inlined key selector": (
         '"maker" key selector', ROUGH, lambda env, kind, path: rough(env, "getitem", kind).key_by(lambda r: r[0]).reduce(max)),
+    **{
+        f"inlined {operator}": ('"here"', ROUGH, lambda env, kind, path, apply=apply: apply(rough(env, "getitem", kind)).name("here"))
+        for operator, apply in {
+            "map": lambda stream: stream.map(lambda r: (1, r[0])),
+            "filter": lambda stream: stream.filter(lambda r: r[0] > 1),
+            "reduce": lambda stream: stream.union(stream).key_by(lambda r: 1).reduce(lambda a, b: (a, b[0])),
+        }.items()
+    },
     "called key selector": (
         '"maker" key selector', ROUGH,
         lambda env, kind, path: rough(env, "getattr", kind).key_by(lambda r: [r.name][0]).reduce(max)),

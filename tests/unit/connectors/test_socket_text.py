@@ -7,7 +7,7 @@ import pytest
 
 from flinkish.connectors import socket_text
 from flinkish.connectors.socket_text import SocketTextSink, SocketTextSource
-from flinkish.connectors.spi import InputStatus
+from flinkish.connectors.spi import InputStatus, RecordError
 from flinkish.errors import ConnectionLostError, UserError
 from flinkish.testing.spi_fakes import FakeReaderContext, FakeWriterContext, RecordingReaderOutput
 
@@ -67,6 +67,24 @@ def test_a_line_may_come_in_pieces(server):
     peer.sendall(b"ld\n")
     peer.close()
     assert read_all(reader) == ["world"]
+    reader.close()
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "ascii", "latin1", "utf-16-le", "gbk", "cp1252"])
+@pytest.mark.parametrize("delimiter", ["\n", ",", "--"])
+@pytest.mark.parametrize("data", [b"", b"a\xff,b\xc3\n\xa9c\r\n--", b"\n\n,", b"-\r\n", b"\xe4,\n\x00,\x00\n\x00-\x00-\x00x"])
+def test_lines_are_cut_before_they_are_decoded(server, charset, delimiter, data):
+    reader = open_reader(server, charset=charset, delimiter=delimiter)
+    reader.poll_next(RecordingReaderOutput())
+    peer, _ = server.accept()
+    peer.sendall(data)
+    peer.close()
+    lines = data.split(delimiter.encode(charset))
+    if not lines[-1]:
+        lines.pop()
+    if delimiter == "\n" and len(delimiter.encode(charset)) == 1:
+        lines = [line.removesuffix(b"\r") for line in lines]
+    assert read_all(reader) == [line.decode(charset, "replace") for line in lines]
     reader.close()
 
 
@@ -136,6 +154,18 @@ def test_sink_sends_lines_and_all_of_them_at_the_end(server):
     with peer.makefile() as lines:
         assert lines.read() == "a\n2\n"
     peer.close()
+
+
+def test_sink_sends_bytes_and_text_in_order_and_names_the_line_that_has_no_utf_8(server):
+    sink = SocketTextSink("127.0.0.1", server.getsockname()[1], encoder=lambda value: value)
+    writer = sink.create_writer(FakeWriterContext())
+    writer.write_batch(["one", b"two", 3], None, 0)
+    writer.write_batch(["four", "five"], None, 0)
+    assert bytes(writer._buffer) == b"one\ntwo\n3\nfour\nfive\n"
+    with pytest.raises(RecordError) as caught:
+        writer.write_batch(["good", "\ud800"], None, 0)
+    assert caught.value.record == "\ud800" and isinstance(caught.value.__cause__, UnicodeEncodeError)
+    writer.close()
 
 
 def test_sink_has_no_room_while_its_peer_reads_nothing(server):

@@ -660,6 +660,14 @@ def test_a_sink_without_room_holds_the_chain_back():
     assert chain.chain.room() == 0
 
 
+def test_a_sink_says_whether_all_has_left():
+    sink = RememberingSink()
+    chain = Chain(SinkOperator(sink), outputs=[])
+    assert not chain.chain.on_idle() and chain.chain.sink_descriptors() == []
+    sink.writer.flushed, sink.writer.fileno = False, lambda: 42
+    assert chain.chain.on_idle() and chain.chain.sink_descriptors() == [42]
+
+
 # ---- columns ------------------------------------------------------------------------------------
 
 

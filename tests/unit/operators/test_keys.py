@@ -71,7 +71,7 @@ def test_the_expression_of_a_selector_gives_what_the_selector_gives(selector, va
         (lambda record: (record[0], record.a), "(v[0], v.a)"),
         (lambda record: (record[2], record[0], record[1]), "(v[2], v[0], v[1])"),
         (return_field, "v['k']"),
-        (lambda record: record[INDEX], None),
+        (lambda record: record[INDEX], "v[call['INDEX']]"),
         (lambda record: record[0] or record[1], None),
         (lambda record, index=0: record[index], None),
         (lambda *records: records[0], None),

@@ -211,6 +211,27 @@ def test_a_sink_without_room_backpressures_and_is_asked_again_soon():
     assert world.log.records("sink", 0) == [1, 2]
 
 
+def test_what_a_sink_could_not_push_out_when_the_input_ran_dry_leaves_without_another_record():
+    world = World(job(polls([RowBatch([1])], *[[]] * 40))).start()
+    sink = world.log.chains["sink", 0]
+    sink.sink_holds = True
+    sink.sink_descriptors = lambda: [42]
+    for _ in range(10):
+        world.slot.run_round()
+    task = world.tasks["sink"]
+    assert world.log.records("sink", 0) == [1] and task.times.state == IDLE
+    assert world.slot.descriptors()[42][0] == "w"
+    assert world.slot.next_deadline_ms() <= world.slots.now_ms + 10
+    calls = sink.idle_calls
+    world.slot.run_round()
+    assert sink.idle_calls > calls  # asked again
+    sink.sink_holds = False
+    world.slot.run_round()
+    calls = sink.idle_calls
+    world.slot.run_round()
+    assert sink.idle_calls == calls and 42 not in world.slot.descriptors()
+
+
 def test_a_source_is_polled_for_what_fits_and_not_without_room():
     batches = polls(*[[RowBatch(list(range(64)))] for _ in range(200)])
     world = World(job(batches, apart=True), apart=True, step_ns=10).start()
