@@ -147,11 +147,11 @@ def test_a_launchers_settings_stand_behind_those_of_the_program():
 
 
 def test_a_setting_that_is_not_used_is_told_at_the_users_line(env):
-    env.configuration.set_string("execution.checkpointing.snapshot-compression", "true")
+    env.configuration.set_string("state.backend.rocksdb.checkpoint.transfer.thread.num", "4")
     env.set_restart_strategy(RestartStrategies.fixed_delay_restart(3, 1_000))
     env.enable_checkpointing(1_000)
     env.from_collection([1]).print()
-    with pytest.warns(UserWarning, match="does not use execution.checkpointing.snapshot-compression$") as warned:
+    with pytest.warns(UserWarning, match="does not use state.backend.rocksdb.checkpoint.transfer.thread.num$") as warned:
         env.execute()
     assert [warning.filename for warning in warned] == [__file__]
 
