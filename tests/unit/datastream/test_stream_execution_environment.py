@@ -147,7 +147,7 @@ def test_a_launchers_settings_stand_behind_those_of_the_program():
 
 
 def test_a_setting_that_is_not_used_is_told_at_the_users_line(env):
-    env.configuration.set_string("state.backend.rocksdb.checkpoint.transfer.thread.num", "4")
+    env.configuration.set_string("state.backend.rocksdb.checkpoint.transfer.thread.num", "8")
     env.set_restart_strategy(RestartStrategies.fixed_delay_restart(3, 1_000))
     env.enable_checkpointing(1_000)
     env.from_collection([1]).print()
