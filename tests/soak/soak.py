@@ -8,6 +8,7 @@ import random
 import secrets
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 from collections import Counter
@@ -31,7 +32,10 @@ MASTER = "local-cluster[2,1,1024]"
 #: How many numbers of a split may be read that are not published yet.
 AHEAD = 1_000
 #: From a kill until the job is at the next phase, or at its end: what it takes is a start of Spark and a restore.
-DEADLINE_S = 180.0
+DEADLINE_S = 300.0
+
+#: Of a driver, in the story of a soak that fails.
+LOG_LINES = 60
 
 _SETTINGS = {
     "parallelism.default": 2,
@@ -124,6 +128,9 @@ def run_soak(
             except SoakError as error:
                 report.error = str(error)
                 tell(f"FAILED: {error}")
+            if not report.is_well:
+                report.story += soak.last_logs()
+                say("\n".join(report.story[-LOG_LINES:]))
     finally:
         shutil.rmtree(folder)
         report.seconds = time.monotonic() - began_s
@@ -163,6 +170,13 @@ class _Soak:
             if not armed:
                 self._wait_for_deployment_behind(broken)
         self._finish()
+
+    def last_logs(self) -> list[str]:
+        """What the JobManagers have logged: of each driver its last lines, the newest driver last."""
+        lines: list[str] = []
+        for log in sorted(self._folder.glob("driver-*/log"), key=lambda log: log.stat().st_mtime):
+            lines += [f"{log.parent.name}: {line}" for line in log.read_text().splitlines()[-LOG_LINES:]]
+        return lines
 
     # ---- the job --------------------------------------------------------------------------------
 
@@ -234,8 +248,11 @@ class _Soak:
         ended = self._driver.process.poll()
         if ended is not None:
             raise SoakError(f"the driver ended with {ended} before {self._awaited}: {self._driver.errors()[-6_000:]}")
+        self._check_deadline()
+
+    def _check_deadline(self, what_is: Any = "") -> None:
         if time.monotonic() > self._deadline_s:
-            raise SoakError(f"{self._awaited}: not within {DEADLINE_S:.0f} s: {self._driver.errors()[-6_000:]}")
+            raise SoakError(f"{self._awaited}: not within {DEADLINE_S:.0f} s: {what_is or self._driver.errors()[-6_000:]}")
 
     # ---- kills ----------------------------------------------------------------------------------
 
@@ -278,18 +295,16 @@ class _Soak:
         self._limit = Limit(self._limit.count, is_end=True)
         self._limit.write(self._folder)
         self._tell(f"all kills are done; the job ends after {self._limit.count} numbers of each split")
-        self._begin_to_wait("the job's end")
-        while (ended := self._driver.process.poll()) is None:
-            if time.monotonic() > self._deadline_s:
-                raise SoakError(f"the job did not end within {DEADLINE_S:.0f} s: {self._driver.errors()[-6_000:]}")
-            time.sleep(0.05)
+        try:
+            ended = self._driver.process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise SoakError(f"the job did not end within {DEADLINE_S:.0f} s") from None
         if ended != 0:
             raise SoakError(f"the job failed: {self._driver.errors()[-6_000:]}")
         self._check_results()
-        self._begin_to_wait("the end of all processes")
+        self._begin_to_wait("the end of all processes, and empty folders")
         while left := self._left():
-            if time.monotonic() > self._deadline_s:
-                raise SoakError(f"left behind: {left}")
+            self._check_deadline(left)
             time.sleep(0.2)
 
     def _check_results(self) -> None:
