@@ -228,10 +228,9 @@ class SnapshotExecutor:
         key = execution, checkpoint_id
         self._wanted.discard(key)
         self._wanted_in_flight.discard(key)
-        child = self._children.pop(key, None)
+        child = self._children.get(key)
         if child is not None:
-            self._end(child, kill=True)
-            self._let_next_work()
+            self._kill(child)  # it has ended when its pipe has: to wait here for the end of its memory takes long
 
     def open_content(self, content: Bytes) -> Any:
         """Bytes of saved state, or a file that can seek."""
@@ -246,8 +245,10 @@ class SnapshotExecutor:
 
     def close(self) -> None:
         """Drop all that is under way."""
-        for key in list(self._children):
-            self.drop(*key)
+        while self._children:
+            _, child = self._children.popitem()
+            self._kill(child)
+            self._end(child)
         self._wanted.clear()
         self._wanted_in_flight.clear()
         for worker in (self._worker, self._base_worker):
@@ -328,8 +329,11 @@ class SnapshotExecutor:
             child.answer += part
             return
         del self._children[key]
-        status = self._end(child, kill=False)
+        status = self._end(child)
         self._let_next_work()
+        if key not in self._wanted:
+            _close(child.files)
+            return
         snapshot, storage = child.snapshot, child.storage
         try:
             answer: Any = pickle.loads(child.answer)
@@ -346,15 +350,16 @@ class SnapshotExecutor:
             upload = functools.partial(_upload, storage, snapshot.options.location, child.files)
             self._write_in_thread(key, snapshot, upload, child.begun_ns)
 
-    def _end(self, child: _Child, kill: bool) -> Optional[int]:
+    def _kill(self, child: _Child) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGKILL)
+        _close(child.files)
+
+    def _end(self, child: _Child) -> Optional[int]:
         """Release what the parent has of it; its wait status, None when somebody else has taken that."""
         self._loop.unregister(child.answer_fd)
         os.close(child.answer_fd)
         os.close(child.go_fd)
-        if kill:
-            with suppress(ProcessLookupError):
-                os.kill(child.pid, signal.SIGKILL)
-            _close(child.files)
         try:
             return os.waitpid(child.pid, 0)[1]
         except ChildProcessError:  # user code waits for any child
