@@ -31,6 +31,14 @@ def command_line(pid):
     return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
 
 
+def lives(pid):
+    """Whether it runs; a zombie does not."""
+    try:
+        return bool(command_line(pid))
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def ancestors(pid):
     """Parent, its parent, and so on, as far as they still run."""
     while pid := _parent(pid):

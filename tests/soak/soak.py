@@ -20,6 +20,7 @@ from flinkish.storage.checkpoint_storage import CheckpointStorage
 from tests.integration.driver_process import Driver
 from tests.integration.leftovers import ancestors, carrier, marked
 from tests.integration.spark_servers import SPARK_HOME
+from tests.integration.waiting import wait_until
 from tests.soak.job import SPLITS, Limit
 from tests.soak.plan import PHASES, VICTIMS, Kill, draw_plan
 from tests.soak.results import Results
@@ -222,11 +223,13 @@ class _Soak:
 
     # ---- waiting --------------------------------------------------------------------------------
 
-    def _wait(self, awaited: str, condition: Callable[[], Any]) -> None:
+    def _wait(self, awaited: str, condition: Callable[[], Any]) -> Any:
+        """The first true value of ``condition``."""
         self._begin_to_wait(awaited)
-        while not condition():
+        while not (found := condition()):
             self._meanwhile()
             time.sleep(0.05)
+        return found
 
     def _wait_for_deployment_behind(self, broken: Deployment) -> None:
         self._wait(f"a deployment behind {broken}", lambda: self._newest() > broken)
@@ -244,6 +247,7 @@ class _Soak:
         self._raise_limit()
         doubled = self._results.duplicated()
         if doubled:
+            self._report.duplicated = len(doubled)
             raise SoakError(f"{len(doubled)} numbers were published more than once, the first is {doubled[0]}")
         ended = self._driver.process.poll()
         if ended is not None:
@@ -252,36 +256,50 @@ class _Soak:
 
     def _check_deadline(self, what_is: Any = "") -> None:
         if time.monotonic() > self._deadline_s:
-            raise SoakError(f"{self._awaited}: not within {DEADLINE_S:.0f} s: {what_is or self._driver.errors()[-6_000:]}")
+            what_is = what_is or self._driver.errors()[-6_000:]
+            load = os.getloadavg()[0]  # a machine that is not given any time looks as if something hung
+            raise SoakError(f"{self._awaited}: not within {DEADLINE_S:.0f} s (load {load:.0f}): {what_is}")
 
     # ---- kills ----------------------------------------------------------------------------------
 
     def _carry_out(self, kill: Kill, stopped: Stopped) -> None:
         if kill.phase == "before-commit":
             self._check_durable(stopped.checkpoint_id)
-        slot = self._slot_for(kill, stopped)
-        victim = self._driver.process.pid if kill.victim == "driver" else carrier(slot, kill.victim)
-        kills = self._report.kills
-        kills[kill] += 1
-        self._tell(
-            f"kill {kills.total()}: {kill.victim} (process {victim}) in phase {kill.phase}, where process {stopped.pid} is; "
-            f"attempt {stopped.attempt}, checkpoint {stopped.checkpoint_id}, newest deployment {self._newest()}"
+        described = (
+            f"{kill.victim} in phase {kill.phase}, where process {stopped.pid} is; attempt {stopped.attempt}, "
+            f"checkpoint {stopped.checkpoint_id}, newest deployment {self._newest()}"
         )
-        os.kill(victim, signal.SIGKILL)
+        victim = self._wait(f"a {kill.victim} to kill", lambda: self._kill(kill.victim, stopped.pid))
+        self._report.kills[kill] += 1
+        self._tell(f"kill {self._report.kills.total()}: process {victim}, {described}")
         stopped.go_on()
         if kill.victim == "driver":
             self._driver.process.wait(30)
             self._start_driver()  # at once: what the dead one has started may still be there
 
-    def _slot_for(self, kill: Kill, stopped: Stopped) -> int:
-        """The one that stops, or another one."""
-        if kill.victim == "driver":
+    def _kill(self, kind: str, stopped: int) -> int:
+        """Kill what carries the slot that has stopped, or another one; 0: it has ended just now."""
+        pid = self._driver.process.pid
+        if kind != "driver":
+            slots = self._slots()
+            if not slots:
+                return 0
+            slot = stopped if stopped in slots and self._rng.random() < 0.5 else self._rng.choice(slots)
+            try:
+                pid = carrier(slot, kind)
+            except (ValueError, LookupError, OSError):
+                return 0
+        try:
+            process = os.pidfd_open(pid)
+        except ProcessLookupError:
             return 0
-        self._wait("a slot to kill", self._slots)
-        slots = self._slots()
-        if stopped.pid in slots and self._rng.random() < 0.5:
-            return stopped.pid
-        return self._rng.choice(slots)
+        try:
+            if pid not in marked(self._driver.mark):  # another process may have its number by now
+                return 0
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+        finally:
+            os.close(process)
+        return pid
 
     def _check_durable(self, checkpoint_id: Optional[int]) -> None:
         storage = CheckpointStorage(self._folder / "checkpoints")
@@ -331,6 +349,7 @@ class _Soak:
         """Nothing of it stays."""
         for driver in self._drivers:
             driver.kill_rest()
+        wait_until(lambda: not any(marked(driver.mark) for driver in self._drivers), "the end of all processes")
         for application in self._folder.glob("driver-*/application"):
             # What Spark's workers write is in Spark's own folder.
             shutil.rmtree(SPARK_HOME / "work" / application.read_text(), ignore_errors=True)

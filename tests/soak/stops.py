@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+from tests.integration.leftovers import lives
+
 #: (Number of the driver since the soak began, attempt of the job in it): the later one is higher.
 Deployment = tuple[int, int]
 
@@ -55,7 +57,7 @@ class Stops:
         if (self.driver < broken[0]) if attempt is None else ((self.driver, attempt) <= broken):
             return
         try:
-            os.unlink(armed)
+            os.rename(armed, f"{self.folder}/taken-{os.getpid()}")
         except FileNotFoundError:
             return  # another one was faster
         with socket.socket(socket.AF_UNIX) as soak:
@@ -79,7 +81,7 @@ class Stopped:
         with self.connection:
             try:
                 self.connection.sendall(_GOES_ON)
-            except BrokenPipeError:
+            except ConnectionError:
                 return  # it was the one that was killed
 
 
@@ -91,6 +93,7 @@ class StopServer:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(f"\0{address}")
         self._listener.listen()
+        self._phase = ""
 
     def __enter__(self) -> "StopServer":
         return self
@@ -103,11 +106,25 @@ class StopServer:
         hidden = self._folder / f".armed-{phase}"
         hidden.write_text(json.dumps(broken))
         hidden.rename(self._folder / f"armed-{phase}")  # nobody reads half of it
+        self._phase = phase
 
     def wait(self, meanwhile: Callable[[], None], pause_s: float = 0.1) -> Stopped:
         """Who stops next.  ``meanwhile`` is called again and again, and raises what ends the wait."""
-        while not select.select([self._listener], [], [], pause_s)[0]:
-            meanwhile()
-        connection, _ = self._listener.accept()
-        with connection.makefile("rb") as lines:
-            return Stopped(**json.loads(lines.readline()), connection=connection)
+        while True:
+            while not select.select([self._listener], [], [], pause_s)[0]:
+                meanwhile()
+                self._arm_again()
+            connection, _ = self._listener.accept()
+            with connection.makefile("rb") as lines:
+                facts = lines.readline()
+            if facts:
+                for taken in self._folder.glob("taken-*"):
+                    taken.unlink()
+                return Stopped(**json.loads(facts), connection=connection)
+            connection.close()  # it has ended before it could say anything
+
+    def _arm_again(self) -> None:
+        """Who took the stop has ended, with what an earlier kill has torn down, before it said so."""
+        for taken in self._folder.glob("taken-*"):
+            if not lives(int(taken.name.partition("-")[2])):
+                taken.rename(self._folder / f"armed-{self._phase}")

@@ -1,8 +1,12 @@
 """The soak itself: who is killed where, and what it finds in results that are wrong."""
 
 import json
+import os
 import random
+import subprocess
+import threading
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +14,7 @@ from tests.soak.job import KEYS, SPLITS, key_of
 from tests.soak.plan import PHASES, VICTIMS, Kill, draw_plan
 from tests.soak.results import Results
 from tests.soak.soak import Report
+from tests.soak.stops import Stops, StopServer
 
 PER_SPLIT = 3 * KEYS
 
@@ -81,3 +86,54 @@ def test_the_report_has_the_agreed_fields():
     assert (facts["lost"], facts["duplicated"], facts["wrong_counts"]) == (0, 0, 0) and report.is_well
     report.lost = 1
     assert not report.is_well
+
+
+@pytest.fixture
+def stops(tmp_path):
+    """(The soak's side, the job's side in driver 1.)"""
+    address = f"flinkish-soak-test-{os.getpid()}"
+    with StopServer(tmp_path, address) as server:
+        yield server, Stops(str(tmp_path), address, driver=1)
+
+
+def stop_of(server, passing):
+    """Who stops while ``passing`` runs in a thread of its own; told to go on, after which that ends."""
+    thread = threading.Thread(target=passing, daemon=True)
+    thread.start()
+    stopped = server.wait(lambda: None)
+    assert thread.is_alive()
+    stopped.go_on()
+    thread.join(10)
+    assert not thread.is_alive()
+    return stopped
+
+
+def test_the_first_of_a_later_deployment_stops_and_no_other(stops):
+    server, job = stops
+    job.pass_by("running", 4)  # nothing is armed
+    server.arm("running", (1, 3))
+    for attempt in (2, 3):
+        job.pass_by("running", attempt)
+    replace(job, driver=0).pass_by("running", 9)
+    job.pass_by("snapshot", 4)
+    stopped = stop_of(server, lambda: job.pass_by("running", 4, 17))
+    assert (stopped.phase, stopped.pid, stopped.attempt, stopped.checkpoint_id) == ("running", os.getpid(), 4, 17)
+    job.pass_by("running", 4)  # the stop has been taken
+
+
+def test_a_committer_stops_in_any_attempt_of_a_driver_that_was_not_killed(stops):
+    server, job = stops
+    server.arm("commit", (1, 3))
+    replace(job, driver=0).pass_by("commit")
+    assert stop_of(server, lambda: job.pass_by("commit", None, 5)).attempt is None
+
+
+def test_a_stop_is_free_again_when_who_took_it_has_ended(stops, tmp_path):
+    server, job = stops
+    server.arm("restore", (1, 0))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    (tmp_path / "armed-restore").rename(tmp_path / f"taken-{ended.pid}")
+    server._arm_again()
+    assert stop_of(server, lambda: job.pass_by("restore", 1)).attempt == 1
+    assert [path.name for path in tmp_path.iterdir()] == []
