@@ -359,8 +359,8 @@ class Supervisor:
             SlotReport(slot.slot_id, process.pid, 0, status, detail, ended_by_supervisor=killed, do=do)
         )
         process.close()
-        remove_folders_of(process.pid)
         slot.process = None
+        remove_folders_of(process.pid)
         if self._reason is not None:
             return
         if status == EXIT_RELEASED or killed or lived_ms >= YOUNG_MS:

@@ -82,7 +82,7 @@ LOCAL_FOLDERS = LocalFolders()
 
 def remove_folders_of(pid: int) -> None:
     """The process ``pid`` has ended."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}{pid}-*"):
+    for folder in _folders(f"{_PREFIX}{pid}-*"):
         found = _owner_of(folder)
         if found is not None and found["owner"] != _identity(pid):
             _remove(folder)
@@ -90,13 +90,21 @@ def remove_folders_of(pid: int) -> None:
 
 def remove_stale() -> None:
     """Folders whose processes have ended on this machine."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    for folder in _folders(f"{_PREFIX}*"):
         found = _owner_of(folder)
         if found is None or found["owner"]["place"] != _place():
             continue  # just being made or removed, another user's, or another container's
         if found["owner"] != _identity(found["owner"]["pid"]):
             log.info("removing state of a process that has ended folder=%s", folder)
             _remove(folder)
+
+
+def _folders(pattern: str) -> list[Path]:
+    try:
+        return list(Path(tempfile.gettempdir()).glob(pattern))
+    except OSError as error:  # no descriptor is free, say: a later sweep finds them
+        log.warning("could not look for folders of state error=%s", error)
+        return []
 
 
 def _remove(folder: Path) -> None:

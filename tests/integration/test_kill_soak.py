@@ -24,6 +24,7 @@ def test_a_job_on_a_mini_cluster_survives_kills_in_each_phase(settings):
     survive(5, seed=16, target="mini-cluster", settings=settings)
 
 
+@pytest.mark.soak
 def test_a_job_on_local_cluster_survives_kills_in_each_phase():
     facts = survive(5, seed=27)
     assert 0 not in facts["kills_by_victim"].values()

@@ -1,5 +1,6 @@
 """Folders of processes: whoever they belong to, nothing stays."""
 
+import errno
 import json
 import os
 import subprocess
@@ -76,3 +77,14 @@ def test_a_place_that_does_not_bear_the_name_of_its_home_is_not_touched(temporar
     remove_folders_of(pid)
     assert precious.exists() and not home.exists()
     assert local_folders._identity(os.getpid())["started"] is not None
+
+
+def test_without_a_free_descriptor_a_later_sweep_does_it(temporary_folder, monkeypatch, caplog):
+    def no_descriptor(self, pattern):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "glob", no_descriptor)
+        remove_folders_of(1)
+        remove_stale()
+    assert caplog.text.count("Too many open files") == 2
