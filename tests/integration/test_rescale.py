@@ -12,7 +12,7 @@ from tests.integration.recovery_program import build, counted_without_gap, expec
 from tests.integration.waiting import wait_until
 
 CLUSTER = {"slots": 3}
-RECORDS = 3_000
+RECORDS = 6_000
 MODES = ["barrier", pytest.param("independent", marks=pytest.mark.soak)]
 SETTINGS = {
     "parallelism.default": 1,

@@ -406,8 +406,8 @@ def ports_of(cluster, pids, known):
 
     Args:
         pids: processes that are looked at.
-        known: what they listened on before.  What something else opens meanwhile (a Spark that an earlier test has
-            given up waiting for) is added, see `others_of`.
+        known: what they listened on before.  In this process something else may listen meanwhile: other tests run
+            in it too.
     """
     manager = cluster.job_manager
     slots = manager._dispatcher.resource_manager.slots.values()
@@ -420,15 +420,8 @@ def ports_of(cluster, pids, known):
     needed = {(port.pid, port.place) for port in ports}
     listening = listeners_of(pids) - known
     assert needed <= listening and {pid for pid, _ in listening - needed} <= {os.getpid()}
-    known |= listening - needed
     assert {port.address[0] for port in ports if not port.is_unix} == {"127.0.0.1"}
     return ports
-
-
-def others_of(known, before):
-    """What came to be known while the cluster ran and listens still, just before it is closed: it listens on then,
-    or it was the cluster's."""
-    return (known - before) & listeners_of([os.getpid()])
 
 
 def job_of(cluster):
@@ -448,7 +441,6 @@ def test_every_port_of_a_job_withstands_strangers_and_the_job_does_not_notice(tm
     caplog.set_level("INFO", "flinkish")  # of the slots too
     before = family_of(os.getpid())
     known = listeners_of(before)
-    at_first = set(known)
     with MiniCluster(slots=2) as cluster:
         job = RunningJob(cluster.get_execution_environment(), tmp_path / "stop")
         try:
@@ -460,8 +452,6 @@ def test_every_port_of_a_job_withstands_strangers_and_the_job_does_not_notice(tm
             assert job.finish() > 1_000
         finally:
             job.close()
-        others = others_of(known, at_first)
-    assert others <= listeners_of([os.getpid()])
     text = caplog.text + "".join(capfd.readouterr())
     assert_told_boundedly_and_without_the_secret(text, secret, 3)
 
@@ -471,7 +461,6 @@ def test_on_spark_the_same_ports_and_no_other_withstand_strangers_too(tmp_path, 
 
     context = spark_of_tests.context_for("local[4]")
     known = listeners_of([os.getpid()])  # PySpark's own
-    at_first = set(known)
     with SessionCluster(slots=2, spark=context) as cluster:
         job = RunningJob(cluster.get_execution_environment(), tmp_path / "stop")
         try:
@@ -484,8 +473,6 @@ def test_on_spark_the_same_ports_and_no_other_withstand_strangers_too(tmp_path, 
             assert job.finish() > 1_000
         finally:
             job.close()
-        others = others_of(known, at_first)
-    assert others <= listeners_of([os.getpid()])
     assert_told_boundedly_and_without_the_secret(caplog.text, secret, 1)
 
 
@@ -511,7 +498,6 @@ def assert_refused(port, secret, tls):
 def test_with_tls_a_job_runs_over_tcp_and_refuses_who_lacks_its_certificate(tmp_path, collect, caplog):
     before = family_of(os.getpid())
     known = listeners_of(before)
-    at_first = set(known)
     with TcpMiniCluster(2, {"security.ssl.internal.enabled": True, "parallelism.default": 2}) as cluster:
         stream = cluster.get_execution_environment().from_sequence(1, 4).map(large_record).rebalance()
         digests = collect(stream.map(lambda record: hashlib.sha256(record).hexdigest()))
@@ -537,8 +523,6 @@ def test_with_tls_a_job_runs_over_tcp_and_refuses_who_lacks_its_certificate(tmp_
             assert job.finish() > 100 and not os.path.exists(bomb.path)
         finally:
             job.close()
-        others = others_of(known, at_first)
-    assert others <= listeners_of([os.getpid()])
     assert "TLS: " in caplog.text
 
 
