@@ -132,7 +132,10 @@ class RuntimeOperator:
             except BaseException as error:
                 failure = failure or error
         if self.backend is not None:
-            self.backend.close()
+            try:
+                self.backend.close()
+            except Exception as error:
+                failure = failure or error
         if failure is not None:
             raise failure
 
