@@ -340,11 +340,11 @@ def registered_task_slots(context: Any) -> int:
 
 
 def wait_for_task_slots(
-    context: Any, wanted: Optional[int], timeout_ms: int, next_executor_s: float = NEXT_EXECUTOR_S
+    context: Any, wanted: Optional[int], timeout_ms: int, next_executor_s: Optional[float] = None
 ) -> None:
     """Wait until executors for ``wanted`` tasks have registered; None: for as many as Spark was asked for.
     Returns earlier when the cluster seems to have no more: none at all after ``timeout_ms``, no further one
-    for ``next_executor_s``.
+    for ``next_executor_s`` (None: ``NEXT_EXECUTOR_S``).
 
     An application is up before its executors are, and what a standalone master, YARN or Kubernetes will
     grant is known only when they register.  Where the master's text says how many there will be, the
@@ -360,7 +360,7 @@ def wait_for_task_slots(
         sys.maxsize if wanted is None else wanted,
         timeout_ms,
         f"master {context.master}",
-        lambda: next_executor_s - _newest_executor_age_s(context),
+        lambda: (NEXT_EXECUTOR_S if next_executor_s is None else next_executor_s) - _newest_executor_age_s(context),
     )
 
 

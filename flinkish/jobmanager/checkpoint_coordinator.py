@@ -14,7 +14,7 @@ and nothing else follows: it subsumes nothing, publishes nothing, tasks do not h
 **When one begins.** A periodic checkpoint: ``interval_ms`` after the last began, ``min_pause_ms`` after the last
 was complete, while fewer than ``max_concurrent`` are pending (savepoints are counted).  One that a user asks for
 waits for the last condition only.  A savepoint goes first and waits for nothing, but with unaligned checkpoints it
-waits its turn too.  When all tasks have come to the end of their data and sinks commit, a checkpoint begins at once.
+waits its turn too.  One of these that fails since a task has ended meanwhile is begun again.  When all tasks have come to the end of their data and sinks commit, a checkpoint begins at once.
 Never two in COORDINATORS.  Committers that are slower than checkpoints hold up the next.
 
 **What is published.** Committables are this core's from the acknowledgement on.  Those of a checkpoint that is
@@ -92,6 +92,7 @@ from flinkish.messages.checkpoints import (
 from flinkish.messages.deployment import ExecutionAttemptID
 
 _FINAL_RETRY_MS = 1_000
+_REQUEST_RETRY_MS = 50
 _REQUESTS_MAX = 100
 
 
@@ -151,6 +152,7 @@ class CheckpointCoordinator:
     failed_count: int = 0
     next_periodic_ms: int = 0
     next_final_ms: int = 0
+    next_request_ms: int = 0
     last_completed_ms: Optional[int] = None
     story: Story = field(default_factory=Story)
 
@@ -269,7 +271,7 @@ class CheckpointCoordinator:
         while self.active and not self.failing and self.running and self.stopping is None:
             if any(pending.phase is Phase.COORDINATORS for pending in self.pending.values()):
                 break  # one snapshot of the coordinators at a time
-            request = self._next_request()
+            request = self._next_request(now_ms)
             if request is not None:
                 self.requests.remove(request)
                 effects += self._begin(request.kind, request, now_ms)
@@ -285,7 +287,9 @@ class CheckpointCoordinator:
     def _is_full(self) -> bool:
         return len(self.pending) >= self.configuration.max_concurrent
 
-    def _next_request(self) -> Optional[SnapshotRequested]:
+    def _next_request(self, now_ms: int) -> Optional[SnapshotRequested]:
+        if now_ms < self.next_request_ms:
+            return None
         for request in sorted(self.requests, key=lambda request: not request.kind.is_savepoint):
             forced = request.kind.is_savepoint and not self.configuration.unaligned
             if forced or not self._is_full:
@@ -564,7 +568,12 @@ class CheckpointCoordinator:
             )
         effects.append(DiscardCheckpoint(self.job_id, pending.location))
         if pending.request is not None:
-            effects.append(SnapshotResult(pending.request.request_id, error=failure))
+            if reason is CheckpointFailureReason.TASK_CLOSING and error is None and not pending.kind.stops:
+                # A task has come to its end between the trigger and the barrier, as each does once.
+                self.requests.insert(0, pending.request)
+                self.next_request_ms = now_ms + _REQUEST_RETRY_MS
+            else:
+                effects.append(SnapshotResult(pending.request.request_id, error=failure))
         return effects + self._after_failure(pending, reason, failure, triggered, by_task)
 
     def _after_failure(

@@ -75,7 +75,10 @@ def environment(spark, **settings):
 
 
 @pytest.mark.launch
-def test_the_first_job_waits_for_all_executors_so_its_session_gets_every_slot_but_one(spark, no_jobs_left):
+def test_the_first_job_waits_for_all_executors_so_its_session_gets_every_slot_but_one(
+    spark, no_jobs_left, monkeypatch
+):
+    monkeypatch.setattr("spark_plugin.session.NEXT_EXECUTOR_S", 120)  # a busy machine starts them far apart
     env = environment(spark, execution_target="spark-session")
     assert count_words(env) == {"to": 100, "be": 100, "or": 50, "not": 50}
     session = executor._sessions[spark.applicationId]

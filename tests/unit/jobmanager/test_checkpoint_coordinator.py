@@ -650,6 +650,18 @@ def test_a_savepoint_that_times_out_costs_the_job_nothing_and_one_that_a_task_de
     assert of(e.SnapshotResult, effects)[0].error.fields["reason"] == "DECLINED" and of(e.FailJob, effects)
 
 
+@pytest.mark.parametrize("kind", [SAVEPOINT, SnapshotKind.CHECKPOINT])
+def test_what_was_asked_for_and_failed_since_a_task_had_finished_is_begun_again(kind):
+    core = coordinator(interval_ms=None)
+    request(core, kind)
+    assert of(e.SnapshotResult, step(core, e.TaskFinished(SOURCE), 20)) == []
+    assert of(e.SendToExecution, step(core, e.Tick(), 60)) == []  # the next is about to finish, perhaps
+    triggered = of(e.SendToExecution, step(core, e.Tick(), 70))
+    assert [effect.message.execution for effect in triggered] == [SINK0, SINK1]
+    acknowledge(core, 2, 80, tasks=[SINK0, SINK1])
+    assert of(e.SnapshotResult, step(core, e.MetadataStored(2), 80))[0].error is None
+
+
 def test_a_savepoint_needs_a_folder_and_running_tasks():
     (result,) = request(coordinator(savepoint_directory=None))
     assert "execution.checkpointing.savepoint-dir is not set" in result.error.why
