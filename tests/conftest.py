@@ -31,6 +31,12 @@ def pytest_collection_modifyitems(config, items):
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
+@pytest.fixture(scope="session", autouse=True)
+def drivers_of_tests(tmp_path_factory):
+    """Drivers that tests start are found by tests alone, and these find no others."""
+    os.environ["FLINKISH_RUN_DIR"] = str(tmp_path_factory.mktemp("run") / "drivers")
+
+
 @pytest.fixture
 def run_python(tmp_path):
     """Runs ``python ARGUMENTS`` in a process of its own, in an empty folder; returns the

@@ -40,6 +40,17 @@ class StepMaterialiser:
     def run(self, work, done):
         self.waiting.append((work, done))
 
+    def write(self, write, done):
+        """As a child would: what it writes is what is there now."""
+        out = io.BytesIO()
+        write(out)
+        data = out.getvalue()
+        self.run(lambda storage, location: storage.write(location, data), done)
+
+    def delete(self, files):
+        for file in files:
+            self.storage.delete_file(file)
+
     def step(self):
         if self.heard:
             done, base, error = self.heard.pop(0)
@@ -80,7 +91,7 @@ def heap():
 
 def incremental(backend, checkpoint_id=1):
     """An incremental handle, its changes inline."""
-    changes = backend.changes()
+    changes = backend.changes(checkpoint_id)
     return changes.handle("op", checkpoint_id, InlineBytes(changes.encode()))
 
 

@@ -94,15 +94,6 @@ def look_for_mistakes(settings: Mapping[str, Any]) -> tuple[list[InvalidJobError
             _check_value(key, values[key])
         except InvalidJobError as error:
             errors.append(error)
-    if values.get(options.CHANGELOG_ENABLED.key) and options.read(settings, options.STATE_BACKEND) != "rocksdb":
-        errors.append(
-            ConfigurationError(
-                "could not keep a changelog of the state backend hashmap",
-                where=options.CHANGELOG_ENABLED.key,
-                why="snapshots of hashmap have all of the state; those of rocksdb have what has changed",
-                do=f"set {options.STATE_BACKEND.key} to rocksdb, or leave {options.CHANGELOG_ENABLED.key} out",
-            )
-        )
     return errors, warnings + _unused_warnings(values)
 
 

@@ -143,12 +143,13 @@ LAUNCH_MODE = _option(
     "slots, and dynamic allocation may be on; slots may then come one after another.",
     choices=("barrier", "independent"),
 )
-FAILOVER_STRATEGY = _option_for_later(
+FAILOVER_STRATEGY = _option(
     "jobmanager.execution.failover-strategy",
     "string",
-    "full",
-    "What restarts after a failure: all tasks (full), or only those that exchange records with the failed one (region).",
-    choices=("full", "region"),
+    "region",
+    "What restarts after a failure of a task or slot: the tasks that exchange records with the failed ones, directly or by "
+    "others, which with a shuffle are all (region), or always all tasks (full). With scheduler-mode reactive: always all.",
+    choices=("region", "full"),
 )
 SCHEDULER_MODE = _option(
     "scheduler-mode",
@@ -492,15 +493,15 @@ CHANGELOG_ENABLED = _option(
     "state.changelog.enabled",
     "boolean",
     False,
-    "Checkpoints store the changes since the last base, and bases are made between checkpoints. rocksdb always does "
-    "so where checkpoints are incremental; true is refused with hashmap.",
+    "Checkpoints in files store what has changed since the last base, and bases are made between checkpoints. rocksdb "
+    "always does so where checkpoints are incremental.",
     older_keys=("state.backend.changelog.enabled",),
 )
 CHANGELOG_MATERIALIZE_INTERVAL = _option(
     "state.changelog.periodic-materialize.interval",
     "duration",
     600_000,
-    "With state.changelog.enabled: the longest time between two bases. -1: only by the bytes that have changed.",
+    "With state.changelog.enabled: the longest time between two bases. -1: only when the changes have outgrown the base.",
     minimum=-1,
     older_keys=("state.backend.changelog.periodic-materialize.interval",),
 )
@@ -631,6 +632,13 @@ HIGH_AVAILABILITY_STORAGE_DIR = _option(
     None,
     "Folder on a disk or NFS that all drivers share, for leases and for where jobs stand; with filesystem.",
 )
+JOB_RESULT_STORE_DELETE_ON_COMMIT = _option(
+    "job-result-store.delete-on-commit",
+    "boolean",
+    False,
+    "With high availability: forget a job when it has ended, as Flink does unless told otherwise. A driver that still "
+    "stands by, or is started again with the same cluster-id, then runs it once more.",
+)
 HIGH_AVAILABILITY_LEASE_DURATION = _option(
     "high-availability.filesystem.leader-election.lease-duration",
     "duration",
@@ -670,6 +678,38 @@ HIGH_AVAILABILITY_ZOOKEEPER_CONNECTION_TIMEOUT = _option(
     15_000,
     "How long a driver tries to reach a server at its start.",
     minimum=1,
+)
+
+# ---- REST ---------------------------------------------------------------------------------------
+
+REST_PORT = _option(
+    "rest.port",
+    "int",
+    0,
+    "Port on which a driver that runs jobs answers to the command line. 0: any that is free, which programs of the same "
+    "user on the same machine find by themselves. -1: none.",
+    minimum=-1,
+    older_keys=("web.port", "jobmanager.web.port"),
+)
+REST_BIND_ADDRESS = _option(
+    "rest.bind-address",
+    "string",
+    "127.0.0.1",
+    "Address of this machine on which it does so. On any but 127.0.0.1 others can see the jobs, and overhear the token.",
+    older_keys=("web.address", "jobmanager.web.address"),
+)
+REST_ADDRESS = _option(
+    "rest.address",
+    "string",
+    None,
+    "Name by which clients reach it, besides localhost and numbers; requests to any other name are refused.",
+)
+REST_TOKEN_FILE = _option(
+    "flinkish.rest.token-file",
+    "string",
+    None,
+    "File whose first line is the token that changes of jobs over REST want. Unset: each driver makes one of its own, "
+    "which programs of the same user on the same machine find by themselves.",
 )
 
 # ---- Python -------------------------------------------------------------------------------------

@@ -137,8 +137,10 @@ class _CollectCoordinator(SinkCoordinator):
         self._results = results
 
     def handle(self, subtask: int, attempt: int, payload: Any) -> None:
-        self._results._attempt_goes_on(attempt)
-        self._results._add(payload, lambda: self._context.send_to_writer(subtask, attempt))
+        self._results._add(payload, lambda: self._context.send_to_writer(subtask, attempt), subtask)
+
+    def subtask_reset(self, subtask: int) -> None:
+        self._results._subtask_begins_anew(subtask)
 
     def close(self, error: Optional[BaseException]) -> None:
         self._results._end(error)
@@ -153,33 +155,30 @@ class CollectResults(Generic[T]):
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._batches: deque[tuple[list[bytes], Callable[[], None]]] = deque()
+        self._batches: deque[tuple[Optional[int], list[bytes], Callable[[], None]]] = deque()  # of a subtask
         self._current: Iterator[T] = iter(())
         self._ended = False
         self._closed = False
         self._error: Optional[BaseException] = None
-        self._attempt = 0
-        self._some_taken = False
+        self._taken_from: set[int] = set()  # subtasks of whose records some have been taken
         self.commits: set[tuple[str, int]] = set()  # run and checkpoint of those that are here
         self.on_close: Optional[Callable[[], None]] = None
 
-    def _add(self, pickles: list[bytes], taken: Callable[[], None]) -> None:
+    def _add(self, pickles: list[bytes], taken: Callable[[], None], subtask: Optional[int] = None) -> None:
+        """``subtask``: that may send them again; None: they come once."""
         with self._changed:
             closed = self._closed
             if not closed:
-                self._batches.append((pickles, taken))
+                self._batches.append((subtask, pickles, taken))
                 self._changed.notify_all()
         if closed:
             taken()
 
-    def _attempt_goes_on(self, attempt: int) -> None:
-        """Records come from this attempt: all that came from an older one comes again."""
+    def _subtask_begins_anew(self, subtask: int) -> None:
+        """All that has come from it comes again."""
         with self._changed:
-            if attempt <= self._attempt:
-                return
-            self._attempt = attempt
-            self._batches.clear()
-            if self._some_taken and self._error is None:
+            self._batches = deque(batch for batch in self._batches if batch[0] != subtask)
+            if subtask in self._taken_from and self._error is None:
                 self._error = ExternalError(
                     "could not go on collecting the records of a stream",
                     why="the job has restarted from its beginning, and some of them have been taken already",
@@ -217,8 +216,9 @@ class CollectResults(Generic[T]):
                     if self._error is not None:
                         raise self._error
                     raise StopIteration
-                pickles, taken = self._batches.popleft()
-                self._some_taken = True
+                subtask, pickles, taken = self._batches.popleft()
+                if subtask is not None:
+                    self._taken_from.add(subtask)
             taken()
             self._current = iter([value for data in pickles for value in pickle.loads(data)])
 
@@ -233,7 +233,7 @@ class CollectResults(Generic[T]):
             waiting, self._batches = list(self._batches), deque()
             on_close = None if self._ended else self.on_close
             self._changed.notify_all()
-        for _, taken in waiting:
+        for *_, taken in waiting:
             taken()
         if on_close is not None:
             on_close()

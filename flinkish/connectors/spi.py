@@ -122,7 +122,9 @@ class SplitEnumerator(abc.ABC, Generic[SplitT]):
         """A reader has registered; called again for it after a restart."""
 
     def add_splits_back(self, splits: Sequence[SplitT], subtask_id: int) -> None:
-        """Splits of a failed reader that no checkpoint covers come back."""
+        """Splits that a failed reader has got since the checkpoint that it goes on from come back, when it restarts
+        and others do not.  It is not registered until its next ``add_reader``: an enumerator that remembers who
+        has asked looks at ``registered_readers`` first."""
 
     def handle_source_event(self, subtask_id: int, event: Any) -> None:
         """An event that the reader sent by ``SourceReaderContext.send_source_event``."""
@@ -422,7 +424,8 @@ class Committer(abc.ABC):
 
     def remove_leftovers(self, kept: Iterable[Any]) -> None:
         """No task of the job runs now.  Remove what killed writers have left behind, and nothing that ``kept``
-        (committables) needs: it is to be published yet, or a savepoint has it."""
+        (committables) needs: it is to be published yet, or a savepoint has it.  Called before all tasks restart, at a
+        bad end of the job, and behind ``job_finished`` where some tasks had restarted while others ran on."""
 
     def close(self) -> None: ...
 
@@ -440,6 +443,11 @@ class SinkCoordinator(abc.ABC):
     @abc.abstractmethod
     def handle(self, subtask: int, attempt: int, payload: Any) -> None:
         """A value that a writer sent by ``WriterInitContext.send_to_coordinator``, in its order."""
+
+    def subtask_reset(self, subtask: int) -> None:
+        """A new writer begins in place of the one of this subtask, from a checkpoint or from the beginning: what has
+        come from that one since then comes again.  Called before anything of the new one comes; all subtasks restart,
+        or some while others write on."""
 
     def close(self, error: Optional[BaseException]) -> None:
         """The job has ended, with ``error`` or well (None)."""
@@ -459,6 +467,11 @@ class Sink(abc.ABC, Generic[T]):
     def restore_writer(self, context: WriterInitContext, writer_states: list[Any]) -> SinkWriter[T]:
         """In place of ``create_writer`` where entries of ``SinkWriter.snapshot_state`` were restored."""
         return self.create_writer(context)
+
+    def for_operator(self, job_id: str, operator_id: str) -> "Sink[T]":
+        """The sink as the driver uses it in one job: ``validate`` and ``create_committer`` are called on what this
+        returns, itself or a copy.  Writers find both ids in their context; they stay when another driver takes over."""
+        return self
 
     def create_committer(self) -> Optional[Committer]:
         """Called in the driver; None: nothing to commit."""

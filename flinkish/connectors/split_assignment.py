@@ -135,11 +135,13 @@ class OnDemandSplitEnumerator(SplitEnumerator[SplitT]):
         self._waiting_splits = deque([*returned, *(splits or ())])
         readers, self._waiting_readers = self._waiting_readers, []
         for subtask_id in readers:
-            self.handle_split_request(subtask_id, None)
+            if subtask_id in self._context.registered_readers():  # else it has failed meanwhile, and asks again
+                self.handle_split_request(subtask_id, None)
 
     def handle_split_request(self, subtask_id: int, host: Optional[str]) -> None:
         if self._waiting_splits is None:
-            self._waiting_readers.append(subtask_id)
+            if subtask_id not in self._waiting_readers:
+                self._waiting_readers.append(subtask_id)
         elif self._waiting_splits:
             self._context.assign_split(self._waiting_splits.popleft(), subtask_id)
         else:

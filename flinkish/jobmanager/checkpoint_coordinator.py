@@ -506,7 +506,7 @@ class CheckpointCoordinator:
         effects: list = []
         if self.executions and (self.active or not pending.kind.stops):  # those who took part
             self.covered |= pending.at_end & self.running
-            complete = CheckpointComplete(self.job_id, self.attempt, pending.checkpoint_id)
+            complete = CheckpointComplete(self.job_id, pending.checkpoint_id)
             effects.append(SendToAllTasks(complete))
             if self._coordinated:
                 effects.append(NotifyCoordinators(self.job_id, pending.checkpoint_id, True))
@@ -556,16 +556,8 @@ class CheckpointCoordinator:
             effects.append(NotifyCoordinators(self.job_id, pending.checkpoint_id, False))
         if triggered and self.executions:
             latest = self.completed.latest
-            effects.append(
-                SendToAllTasks(
-                    CheckpointAborted(
-                        self.job_id,
-                        self.attempt,
-                        pending.checkpoint_id,
-                        latest.checkpoint_id if latest is not None else 0,
-                    )
-                )
-            )
+            latest_id = latest.checkpoint_id if latest is not None else 0
+            effects.append(SendToAllTasks(CheckpointAborted(self.job_id, pending.checkpoint_id, latest_id)))
         effects.append(DiscardCheckpoint(self.job_id, pending.location))
         if pending.request is not None:
             if reason is CheckpointFailureReason.TASK_CLOSING and error is None and not pending.kind.stops:
@@ -588,7 +580,8 @@ class CheckpointCoordinator:
         its tasks are at fault."""
         if pending.kind.stops:
             self.stopping = None
-            drained = pending.kind is SnapshotKind.SAVEPOINT_TERMINATE and triggered and self.active
+            # Those that run on, and be it beside others that restart, may have been told that event time is over.
+            drained = pending.kind is SnapshotKind.SAVEPOINT_TERMINATE and triggered and bool(self.executions)
             return self._fail_job(failure) if drained else []
         if not self.active or not reason.counts or (pending.kind.is_savepoint and not by_task):
             return []

@@ -123,8 +123,8 @@ class Dispatcher:
         if slot is None or slot.job_id is None or slot.job_id != job_id:
             return  # of a process that has been replaced, or of a job that is over
         if isinstance(message, MetricsReport):
-            if message.attempt == self.jobs[job_id].attempt:
-                self.task_metrics.setdefault(job_id, {}).update(message.tasks)
+            current = {name: tasks for name, tasks in message.tasks.items() if name in self.jobs[job_id].task_names}
+            self.task_metrics.setdefault(job_id, {}).update(current)
             return
         self._to_job(job_id, FromSlot(slot.slot_id, message), now_ms, effects)
 

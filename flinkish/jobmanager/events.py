@@ -111,10 +111,11 @@ class CancelRequested:
 
 @dataclass(frozen=True)
 class CoordinatorSaid:
-    """A coordinator in the driver has something for the operator of a subtask."""
+    """A coordinator in the driver has something for the operator of a subtask.  ``attempt``: of the execution that it is
+    for; None: whichever runs."""
 
     job_id: str
-    attempt: int
+    attempt: Optional[int]
     operator_id: str
     subtask: int
     payload: Any
@@ -122,7 +123,7 @@ class CoordinatorSaid:
 
 @dataclass(frozen=True)
 class CoordinatorFailed:
-    """User code of a coordinator in the driver raised."""
+    """User code of a coordinator in the driver raised.  ``attempt``: with which the coordinators were started."""
 
     job_id: str
     attempt: int
@@ -261,19 +262,32 @@ class StartCoordinators:
 
 @dataclass(frozen=True)
 class StopCoordinators:
-    """Close the enumerators of the attempt that has failed."""
+    """Close the enumerators, for all tasks restart."""
 
     job_id: str
 
 
 @dataclass(frozen=True)
+class ResetSubtasks:
+    """These subtasks (vertex id, index) have ended and go on from ``checkpoint``, None: they begin anew, while others and
+    the enumerators run on: these get back what the readers have got since then."""
+
+    job_id: str
+    attempt: int
+    subtasks: frozenset[tuple[str, int]]
+    checkpoint: Optional[CompletedCheckpoint] = None
+
+
+@dataclass(frozen=True)
 class DeployToSlot:
-    """Build ``DeployTasks`` for ``slots[index]`` of the job's attempt and send it."""
+    """Build ``DeployTasks`` for ``slots[index]`` of the job's attempt and send it.  ``beside``: of these subtasks
+    only, beside what runs; None: of all."""
 
     job_id: str
     attempt: int
     index: int
     slots: tuple[SlotAddress, ...]
+    beside: Optional[frozenset[tuple[str, int]]] = None
     connection: int = -1  # filled in by the Dispatcher
 
 
@@ -286,11 +300,13 @@ class ToCoordinator:
 @dataclass(frozen=True)
 class CommitSinks:
     """All tasks have finished: publish what writers have handed over at the end of their input, behind
-    ``prepared`` (by operator id), which came with savepoints."""
+    ``prepared`` (by operator id), which came with savepoints.  ``kept``: see AbortSinks, then remove what tasks have
+    left behind that were replaced while others ran on; None: there were none."""
 
     job_id: str
     attempt: int
     prepared: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
+    kept: Optional[Mapping[str, tuple[bytes, ...]]] = None
 
 
 @dataclass(frozen=True)
@@ -370,6 +386,7 @@ Effect = Union[
     AbandonSupervisors,
     StartCoordinators,
     StopCoordinators,
+    ResetSubtasks,
     DeployToSlot,
     ToCoordinator,
     CommitSinks,

@@ -33,6 +33,12 @@ class ExceptionHistory:
         self.entries.append(entry)
         self.count += 1
 
+    def add_beside(self, entry: RootException) -> None:
+        """It came while the last one was dealt with, which stays the last."""
+        last = self.entries.pop()
+        self.entries += (entry, last)
+        self.count += 1
+
     def replace_last(self, error: FlinkishError, task: Optional[str]) -> None:
         """What was taken for the cause followed from this."""
         last = self.entries.pop()

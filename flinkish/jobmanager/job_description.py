@@ -59,6 +59,7 @@ class JobDescription:
     ``commits``: a sink may have a committer.
     ``cancellation_interval_ms`` 0: never interrupt.  ``cancellation_timeout_ms`` 0: wait for ever.
     ``slot_request_timeout_ms`` None: the cluster's.  ``restart_strategy`` serves this job alone.
+    ``region_failover``: only the pipelined regions of what has failed restart, see ``failover_regions``.
     ``reactive``: it takes whatever slots there are.
     ``first_attempt``: above all that another driver may have published with."""
 
@@ -71,6 +72,7 @@ class JobDescription:
     checkpoints: CheckpointSettings = CheckpointSettings()
     restart_strategy: RestartStrategy = field(default_factory=NoRestart)
     recovery_timeout_ms: int = 600_000
+    region_failover: bool = False
     reactive: Optional[ReactiveScaling] = None  # serves this job alone
     first_attempt: int = 0
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from flinkish.graph.execution_graph import ExecutionState
 
 if TYPE_CHECKING:
-    from flinkish.jobmanager.job_master import JobMaster
+    from flinkish.jobmanager.job_state import JobState
 
 
-def describe_job(master: "JobMaster") -> dict:
+def describe_job(master: "JobState") -> dict:
     """For the REST API: plain data."""
     counts: dict[str, int] = {}
     for execution in master.executions.values():
@@ -28,11 +28,24 @@ def describe_job(master: "JobMaster") -> dict:
                 "id": str(execution.execution),
                 "vertex": execution.execution.vertex_id,
                 "subtask": execution.execution.subtask_index,
+                "attempt": execution.execution.attempt,
                 "name": execution.task_name,
                 "state": execution.state.name,
                 "slot": execution.slot_id if master.slots else None,
             }
             for execution in master.executions.values()
+        ],
+        "vertices": [
+            {
+                "id": vertex.id,
+                "name": vertex.name,
+                "parallelism": vertex.parallelism,
+                "max-parallelism": vertex.max_parallelism,
+                "slot-sharing-group": vertex.slot_sharing_group,
+                "uids": [operator.uid for operator in vertex.chain.operators if operator.uid is not None],
+                "inputs": [(edge.source_vertex_id, edge.partitioner.name) for edge in vertex.inputs],
+            }
+            for vertex in master.job_graph.vertices
         ],
         "checkpoints": master.checkpoints.describe(),
         "restarts": master.attempt - master.job.first_attempt,
@@ -40,7 +53,7 @@ def describe_job(master: "JobMaster") -> dict:
     }
 
 
-def describe_waiting(master: "JobMaster", now_ms: int) -> str:
+def describe_waiting(master: "JobState", now_ms: int) -> str:
     """What the next attempt waits for, in one line."""
     waiting = master.recovery.next_attempt
     if waiting is None:
@@ -49,7 +62,7 @@ def describe_waiting(master: "JobMaster", now_ms: int) -> str:
         return f"{len(missing)} tasks to run: {names}"
     parts: list[str] = []
     if not waiting.tasks_ended:
-        parts.append(f"tasks to end in slots {', '.join(master.slots_of_unended())}")
+        parts.append(f"tasks to end in slots {', '.join(master.slots_of(master.unended()))}")
     elif master.closing:
         parts.append(f'the committer of sink "{master.committing}" to abort')
     elif not waiting.restore_known:

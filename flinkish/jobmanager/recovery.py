@@ -6,7 +6,8 @@ The JobMaster says what has happened; this core keeps the books, and says what f
        ^                        │
        └──fails once more───────┘        (a job that begins from a checkpoint is in here from its start)
 
-The first failure is the attempt's cause.  One exception: when a slot dies, its peers may report the broken
+What fails may be all tasks or some of them, and more may fail while those are to restart: the next attempt replaces
+all that have.  The first failure is the attempt's cause.  One exception: when a slot dies, its peers may report the broken
 connection before the loss of the slot is known; such a *consequence* gives way to the first failure that is none.
 
 From the end of the restart strategy's delay until all tasks run, recovery has ``timeout_ms``.  A recovery that
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Optional
 
 from flinkish.errors import FlinkishError
 from flinkish.jobmanager.exception_history import ExceptionHistory, RootException
+from flinkish.jobmanager.failover_regions import Subtask
 from flinkish.jobmanager.restart_strategy import NoRestart, RestartStrategy
 from flinkish.messages.checkpoints import CompletedCheckpoint
 
@@ -38,6 +40,7 @@ PROGRESS_MS = 10_000  # how often a recovery that takes long says so
 class NextAttempt:
     """What it waits for; all of it, then it is deployed."""
 
+    subtasks: frozenset[Subtask]  # that it replaces
     due_ms: int = 0  # the end of the restart strategy's delay
     tasks_ended: bool = True
     restore_asked: bool = False
@@ -47,6 +50,11 @@ class NextAttempt:
     def is_ready(self, now_ms: int) -> bool:
         """Whether it misses nothing but slots."""
         return self.tasks_ended and self.restore_known and now_ms >= self.due_ms
+
+    def widen(self, subtasks: frozenset[Subtask]) -> None:
+        """These have failed too, and are to end first."""
+        self.subtasks |= subtasks
+        self.tasks_ended = self.restore_asked = self.restore_known = False
 
 
 @dataclass
@@ -78,6 +86,10 @@ class Recovery:
         self.cause, self.cause_is_consequence = error, consequence
         self.exceptions.add(RootException(now_ms, attempt, error, task))
 
+    def another(self, error: FlinkishError, now_ms: int, attempt: int, task: Optional[str]) -> None:
+        """It has failed while others were to restart, and restarts with them."""
+        self.exceptions.add_beside(RootException(now_ms, attempt, error, task))
+
     def improve_cause(self, error: FlinkishError, consequence: bool, task: Optional[str]) -> bool:
         """Another failure of the same attempt.  Whether it is the cause now."""
         if not self.cause_is_consequence or consequence:
@@ -105,18 +117,18 @@ class Recovery:
         error.fields.setdefault("not_restarted", self.strategy.describe())
         return False
 
-    def plan_restart(self, now_ms: int) -> int:
-        """The tasks are to end, then the job goes on; returns the delay in ms."""
+    def plan_restart(self, now_ms: int, subtasks: frozenset[Subtask]) -> int:
+        """These tasks are to end, then the job goes on; returns the delay in ms."""
         delay_ms = self.strategy.delay_ms(now_ms)
-        self._stop(now_ms, now_ms + delay_ms)
+        self._stop(now_ms, now_ms + delay_ms, subtasks)
         return delay_ms
 
-    def plan_rescaling(self, now_ms: int) -> None:
+    def plan_rescaling(self, now_ms: int, subtasks: frozenset[Subtask]) -> None:
         """The tasks are to end, then the job goes on otherwise, at once: nothing has failed."""
-        self._stop(now_ms, now_ms)
+        self._stop(now_ms, now_ms, subtasks)
 
-    def _stop(self, now_ms: int, due_ms: int) -> None:
-        self.next_attempt = NextAttempt(due_ms, tasks_ended=False)
+    def _stop(self, now_ms: int, due_ms: int, subtasks: frozenset[Subtask]) -> None:
+        self.next_attempt = NextAttempt(subtasks, due_ms, tasks_ended=False)
         if self.began_ms is None:
             self.began_ms = now_ms
         self.begin(now_ms, due_ms)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterable, Mapping, Optional
+from typing import Any, Callable, Collection, Iterable, Mapping, Optional
 
 import cloudpickle
 
@@ -49,10 +49,10 @@ class SinkCommittablesCollector:
     def add(self, subtask: int, committables: bytes) -> None:
         self.by_subtask.setdefault(subtask, []).append(committables)
 
-    def take(self) -> list[bytes]:
-        """All of it; nothing is left."""
-        taken, self.by_subtask = self.by_subtask, {}
-        return [blob for subtask in sorted(taken) for blob in taken[subtask]]
+    def take(self, subtasks: Optional[Collection[int]] = None) -> list[bytes]:
+        """All of these subtasks, None: of all; nothing of it is left."""
+        taken = sorted(self.by_subtask if subtasks is None else self.by_subtask.keys() & set(subtasks))
+        return [blob for subtask in taken for blob in self.by_subtask.pop(subtask)]
 
     def committer(self) -> "_OneCommitter":
         return _OneCommitter(self.sink)
@@ -109,6 +109,7 @@ def commit_sinks(
     on_start: Callable[[str], None],
     prepared: Blobs = {},
     by_checkpoints: bool = False,
+    kept: Optional[Blobs] = None,
 ) -> Optional[FlinkishError]:
     """Publish at the end of a job what no checkpoint has published, sink by sink.
 
@@ -119,6 +120,7 @@ def commit_sinks(
         on_start: gets the name of each sink before its committer runs.
         prepared: what goes before what the collectors have.
         by_checkpoints: checkpoints have published everything, unless there is something left.
+        kept: tasks that were replaced may have left something behind, which is to be removed, but not this.
     Returns:
         None, or the error that the job fails with.
     """
@@ -132,6 +134,8 @@ def commit_sinks(
                 if blobs or not by_checkpoints:
                     committer.commit(load(blobs))
                 committer.job_finished()
+                if kept is not None:
+                    committer.remove_leftovers(load(kept.get(collected.operator_id, ())))
         except BaseException as error:  # on the committers' thread, where only the user's code raises such
             abort_sinks(sinks[index + 1 :], on_start)
             return _commit_error(collected, error)

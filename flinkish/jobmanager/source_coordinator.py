@@ -6,6 +6,10 @@ the readers sent.  Nothing here starts a thread or sends a byte by itself.
 
 Its snapshot is the enumerator's state behind a header with a format version.  What it sends after the snapshot
 is held by the JobMaster until the readers know of the checkpoint (``coordinator_gateway``).
+
+When readers restart and the enumerator goes on, ``reset_subtask`` gives it back what they have got since their
+checkpoint (``split_assignment_tracker``).  Each message carries the attempt of the reader that it comes from or is for,
+so that nothing which was meant for the reader before reaches the new one.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import cloudpickle
 from flinkish.common.user_traceback import format_user_traceback, message_of
 from flinkish.connectors.spi import ReaderInfo, Source, SplitEnumerator, SplitEnumeratorContext
 from flinkish.errors import FlinkishError, InvalidJobError, StateMigrationError, UserFunctionError
+from flinkish.jobmanager.split_assignment_tracker import SplitAssignmentTracker
 from flinkish.messages.control import (
     SourceAddSplits,
     SourceCustomEvent,
@@ -38,8 +43,9 @@ class SourceCoordinator(SplitEnumeratorContext):
         source: as the user made it, in the driver.
         name: of the operator, for errors.
         parallelism: of the source.
-        send: gives ``(subtask, payload)`` to the JobManager; any thread may call it.
+        send: gives ``(subtask, attempt, payload)`` to the JobManager; any thread may call it.
         state: what ``snapshot`` returned, of the checkpoint to go on from; None: there is none.
+        tracks_splits: readers may restart while the enumerator goes on.
         call_async: runs a call beside this thread and its handler on it, see the SPI.
     """
 
@@ -48,9 +54,10 @@ class SourceCoordinator(SplitEnumeratorContext):
         source: Source,
         name: str,
         parallelism: int,
-        send: Callable[[int, Any], None],
+        send: Callable[[int, int, Any], None],
         call_async: AsyncCall,
         state: Optional[bytes] = None,
+        tracks_splits: bool = False,
     ):
         self.name = name
         self._source = source
@@ -60,6 +67,8 @@ class SourceCoordinator(SplitEnumeratorContext):
         self._state = state
         self._enumerator: Optional[SplitEnumerator] = None
         self._readers: dict[int, ReaderInfo] = {}
+        self._attempts: dict[int, int] = {}  # of those readers
+        self._tracker = SplitAssignmentTracker() if tracks_splits else None
 
     # ---- called by the shell, on the coordinator's thread ---------------------------------------
 
@@ -71,14 +80,14 @@ class SourceCoordinator(SplitEnumeratorContext):
             self._enumerator = self._source.restore_enumerator(self, self._decode(state))
         self._enumerator.start()
 
-    def handle(self, subtask: int, payload: Any) -> None:
-        """What a reader has sent."""
+    def handle(self, subtask: int, attempt: int, payload: Any) -> None:
+        """What a reader of that attempt has sent."""
         enumerator = self._enumerator
         if enumerator is None:
             return  # it failed to start; the job is failing
         match payload:
             case SourceRegister(host):
-                self._readers[subtask] = ReaderInfo(subtask, host)
+                self._readers[subtask], self._attempts[subtask] = ReaderInfo(subtask, host), attempt
                 enumerator.add_reader(subtask)
             case SourceRequestSplit(host):
                 enumerator.handle_split_request(subtask, host)
@@ -100,7 +109,21 @@ class SourceCoordinator(SplitEnumeratorContext):
         enumerator = self._enumerator
         if enumerator is None:
             raise InvalidJobError(f'enumerator of source "{self.name}" has not started')
-        return _HEADER + cloudpickle.dumps(enumerator.snapshot_state(checkpoint_id), protocol=5)
+        state = _HEADER + cloudpickle.dumps(enumerator.snapshot_state(checkpoint_id), protocol=5)
+        if self._tracker is not None:
+            self._tracker.snapshot(checkpoint_id)
+        return state
+
+    def reset_subtask(self, subtask: int, checkpoint_id: int) -> None:
+        """The reader has ended, and another one will go on from this checkpoint, 0: from its beginning."""
+        enumerator = self._enumerator
+        if enumerator is None:
+            return  # it failed to start; the job is failing
+        assert self._tracker is not None, "its splits are not tracked"
+        self._readers.pop(subtask, None)
+        splits = [split for blob in self._tracker.take(subtask, checkpoint_id) for split in cloudpickle.loads(blob)]
+        if splits:
+            enumerator.add_splits_back(splits, subtask)
 
     def _decode(self, state: bytes) -> Any:
         if not state.startswith(_HEADER):
@@ -119,6 +142,8 @@ class SourceCoordinator(SplitEnumeratorContext):
             ) from error
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        if self._tracker is not None:
+            self._tracker.complete(checkpoint_id)
         if self._enumerator is not None:
             self._enumerator.notify_checkpoint_complete(checkpoint_id)
 
@@ -137,15 +162,21 @@ class SourceCoordinator(SplitEnumeratorContext):
 
     def assign_split(self, split: Any, subtask_id: int) -> None:
         self._must_be_registered(subtask_id, "a split")
-        self._send(subtask_id, SourceAddSplits(cloudpickle.dumps([split], protocol=5)))
+        splits = cloudpickle.dumps([split], protocol=5)
+        if self._tracker is not None:
+            self._tracker.assigned(subtask_id, splits)
+        self._say(subtask_id, SourceAddSplits(splits))
 
     def signal_no_more_splits(self, subtask_id: int) -> None:
         self._must_be_registered(subtask_id, "the end of splits")
-        self._send(subtask_id, SourceNoMoreSplits())
+        self._say(subtask_id, SourceNoMoreSplits())
 
     def send_event_to_source_reader(self, subtask_id: int, event: Any) -> None:
         self._must_be_registered(subtask_id, "an event")
-        self._send(subtask_id, SourceCustomEvent(cloudpickle.dumps(event, protocol=5)))
+        self._say(subtask_id, SourceCustomEvent(cloudpickle.dumps(event, protocol=5)))
+
+    def _say(self, subtask_id: int, payload: Any) -> None:
+        self._send(subtask_id, self._attempts[subtask_id], payload)
 
     def call_async(
         self,

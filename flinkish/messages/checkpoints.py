@@ -311,7 +311,6 @@ class NotifyEndOfData:
 @dataclass(frozen=True)
 class CheckpointComplete:
     job_id: str
-    attempt: int
     checkpoint_id: int
 
 
@@ -320,7 +319,6 @@ class CheckpointAborted:
     """``latest_complete_id``: of the newest complete checkpoint, 0: none."""
 
     job_id: str
-    attempt: int
     checkpoint_id: int
     latest_complete_id: int
 

@@ -1,15 +1,16 @@
 """Messages between JobManager, supervisors and slots.  Frozen; each goes as one pickled frame over
 a connection that has proved the secret.
 
-Way of a job attempt, as seen by one slot::
+Way of an attempt, as seen by one slot; the tasks of an attempt are all of the job, or those of the pipelined regions
+that restart, beside tasks of earlier attempts::
 
     JobManager                         slot
       DeployTasks          ->            builds tasks, opens connections to its peers
                            <-          TasksDeployed         (or TaskStateChanged FAILED)
-      StartTasks (when all slots of the job are deployed)
+      StartTasks (when all slots of the attempt are deployed)
                            ->            opens the operators: user code runs from here on
                            <-          TaskStateChanged RUNNING, then FINISHED / FAILED / CANCELED
-      CancelTasks          ->            stops, closes operators
+      CancelTasks          ->            stops the tasks that it names, closes their operators
                            <-          TaskStateChanged CANCELED for each
       ReleaseSlot          ->            the job is over; the process ends with exit code 0, and its
                                          supervisor starts a fresh one, which registers anew
@@ -124,6 +125,8 @@ class DeployTasks:
     into the slot's ``__main__`` before anything else is unpickled.  ``sys_path``: entries of the
     driver that the slot adds when they exist.  ``configuration``: the job's, as a dict of strings.
     ``initial_credits``: frames that each channel may send at once.
+    ``beside``: what the slot has of earlier attempts goes on, but for the tasks that these replace, which have ended;
+    else the slot is empty, or what it had is over.
     ``final_checkpoint``: sinks publish by checkpoints, so a subtask at the end of its data stays, as RUNNING,
     until one whose barrier it has passed after that is complete (FLIP-147)."""
 
@@ -137,6 +140,7 @@ class DeployTasks:
     sys_path: tuple[str, ...]
     initial_credits: int
     final_checkpoint: bool = False
+    beside: bool = False
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,7 @@ class StartTasks:
 @dataclass(frozen=True)
 class CancelTasks:
     job_id: str
-    attempt: int
+    executions: tuple[ExecutionAttemptID, ...]
 
 
 @dataclass(frozen=True)
@@ -173,12 +177,12 @@ class TaskStateChanged:
 
 @dataclass(frozen=True)
 class SlotFailed:
-    """Something outside a task failed in the slot (a peer's connection, an internal error), or its process
-    is about to end while tasks run: then this says why, before they become CANCELED."""
+    """The connection to ``lost_peer`` is gone; or, without it, the process is about to end: this says why before
+    its tasks become FAILED or CANCELED.  ``executions``: those that end with it."""
 
     slot_id: str
     job_id: str
-    attempt: int
+    executions: tuple[ExecutionAttemptID, ...]
     failure: TaskFailure
     lost_peer: Optional[str] = None
 
@@ -231,7 +235,7 @@ class SinkCommittables:
 @dataclass(frozen=True)
 class SinkPayload:
     payload: bytes  # pickle
-    
+
 
 @dataclass(frozen=True)
 class MetricsReport:
@@ -239,7 +243,6 @@ class MetricsReport:
     ``flinkish.metrics.names``."""
 
     job_id: str
-    attempt: int
     slot_id: str
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:  # that module needs this one
 
 @dataclass(frozen=True, order=True)
 class ExecutionAttemptID:
-    """One try at one subtask.  ``attempt`` counts the job's attempts, from 0."""
+    """One try at one subtask.  ``attempt`` counts the job's attempts, from 0: a task that a restart leaves alone keeps
+    its number, and those that restart get the newest."""
 
     job_id: str
     attempt: int

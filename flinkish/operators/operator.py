@@ -35,6 +35,7 @@ from flinkish.datastream.output_tag import OutputTag
 from flinkish.errors import InvalidJobError, StateMigrationError, UserError, UserFunctionError
 from flinkish.graph.job_graph import ChainedOperator
 from flinkish.messages.checkpoints import (
+    Bytes,
     CheckpointOptions,
     IncrementalKeyedStateHandle,
     InlineBytes,
@@ -48,6 +49,7 @@ from flinkish.operators.runtime_context import StreamingRuntimeContext
 from flinkish.operators.snapshots import KeyedStateToWrite, OperatorPart
 from flinkish.operators.timers import EVENT_TIMERS, KeyedTimerService
 from flinkish.operators.user_errors import bounded_repr, user_error
+from flinkish.state.changelog import LOG_BACKEND, ChangelogKeyedStateBackend, files_in_order
 from flinkish.state.heap import HeapKeyedStateBackend
 from flinkish.state.key_groups import key_group_range
 from flinkish.state.keyed_snapshot import COMPRESSION, KeyedSnapshotReader, StateEntries
@@ -164,7 +166,10 @@ class RuntimeOperator:
                 self.call(function.initialize_state, context, role="initialize_state")
 
     def _restore_handle(self, handle: Any) -> None:
+        log_files: list = []
         incremental = isinstance(handle, IncrementalKeyedStateHandle)
+        if incremental and handle.backend == LOG_BACKEND:
+            incremental, log_files = False, files_in_order(handle)
         if incremental and handle.backend != self.environment.state_backend:
             raise StateMigrationError(
                 f'could not restore the keyed state of operator "{self.name}"',
@@ -181,11 +186,19 @@ class RuntimeOperator:
         if incremental:
             self.backend.restore_incremental(handle, self.environment.open_content)
             return
-        content = handle.content
+        *before, last = log_files or [handle.content]
+        for content in before:
+            self._restore_file(content, handle.key_groups, self.backend.restore)
+        self._restore_file(last, handle.key_groups, self.restore_keyed)
+        self.backend.restored(handle)
+
+    def _restore_file(
+        self, content: Bytes, key_groups: KeyGroupRange, restore: Callable[[KeyedSnapshotReader, KeyGroupRange], None]
+    ) -> None:
         source = self.environment.open_content(content)
         try:
             name = "inline state" if isinstance(content, InlineBytes) else content.uri
-            self.restore_keyed(KeyedSnapshotReader(source, name, self.name), handle.key_groups)
+            restore(KeyedSnapshotReader(source, name, self.name), key_groups)
         finally:
             if not isinstance(source, bytes):
                 source.close()
@@ -199,35 +212,42 @@ class RuntimeOperator:
         `fires`."""
         return None
 
-    def snapshot_state(self, context: FunctionSnapshotContext) -> OperatorPart:
+    def snapshot_state(self, context: "SnapshotContext") -> OperatorPart:
         """The synchronous part, behind the barrier; nothing is emitted."""
         for function in self.functions:
             if isinstance(function, CheckpointedFunction):
                 self.call(function.snapshot_state, context, role="snapshot_state")
-        keyed = self._keyed_part(getattr(context, "options", None))
+        keyed = self._keyed_part(context)
         return OperatorPart(self.spec.operator_id, keyed, self.operator_state.snapshot())
 
-    def _keyed_part(self, options: Optional[CheckpointOptions]) -> Optional[KeyedStateToWrite]:
+    def _keyed_part(self, context: "SnapshotContext") -> Optional[KeyedStateToWrite]:
         if self.backend is None or not self.saves_keyed_state:
             return None
         groups, max_parallelism = owned_key_groups(self.environment), self.environment.max_parallelism
         compressed = config.read(self.environment.configuration, config.SNAPSHOT_COMPRESSION)
         compression = COMPRESSION if compressed else None
-        backend = self.backend
+        backend, checkpoint_id = self.backend, context.get_checkpoint_id()
         if backend.is_database and backend.is_open:
             changes = None
-            if options is not None and not options.kind.is_savepoint and not options.is_inline:
-                changes = backend.changes() if backend.can_give_changes else None
+            if context.may_share_files and backend.can_give_changes:
+                changes = backend.changes(checkpoint_id)
             beside = list(self.states_beside_backend())
             states: Any = lambda: beside  # noqa: E731
             if changes is None:
                 frozen = backend.freeze()
                 states = lambda: itertools.chain(frozen.states(), beside)  # noqa: E731
-            return KeyedStateToWrite(self.name, states, 0, groups, max_parallelism, True, changes, compression)
+            return KeyedStateToWrite(
+                self.name, states, 0, groups, max_parallelism, stands_still=True, changes=changes,
+                compression=compression,
+            )  # fmt: skip
         timers = self.num_event_time_timers + self.num_processing_time_timers
-        entries = self.num_keyed_state_entries + timers
+        entries, states = self.num_keyed_state_entries, self.keyed_states
+        addition = backend.add_to_log(checkpoint_id) if context.may_share_files else None
+        if addition is not None:
+            entries = addition.num_entries
+            states = lambda: itertools.chain(addition.states(), self.states_beside_backend())  # noqa: E731
         return KeyedStateToWrite(
-            self.name, self.keyed_states, entries, groups, max_parallelism, compression=compression
+            self.name, states, entries + timers, groups, max_parallelism, addition=addition, compression=compression
         )
 
     @property
@@ -244,10 +264,14 @@ class RuntimeOperator:
         yield from ()
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        if self.backend is not None:
+            self.backend.checkpoint_completed(checkpoint_id)
         for listener in self.checkpoint_listeners():
             self.call(listener.notify_checkpoint_complete, checkpoint_id, role="notify_checkpoint_complete")
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        if self.backend is not None:
+            self.backend.checkpoint_aborted(checkpoint_id)
         for listener in self.checkpoint_listeners():
             self.call(listener.notify_checkpoint_aborted, checkpoint_id, role="notify_checkpoint_aborted")
 
@@ -467,22 +491,25 @@ def owned_key_groups(environment: TaskEnvironment) -> KeyGroupRange:
 
 
 def create_keyed_backend(operator: str, environment: TaskEnvironment) -> HeapKeyedStateBackend:
-    """What ``state.backend.type`` says, for one operator of a subtask."""
-    if environment.state_backend != "rocksdb":
-        return HeapKeyedStateBackend(operator, environment.now_ms)
-    from flinkish.state.rocksdb import RocksDBKeyedStateBackend  # the package is needed by those who choose it only
+    """What ``state.backend.type`` and ``state.changelog.enabled`` say, for one operator of a subtask."""
+    groups, max_parallelism = owned_key_groups(environment), environment.max_parallelism
+    configuration, materialiser = environment.configuration, environment.materialiser
+    if environment.state_backend == "rocksdb":
+        from flinkish.state.rocksdb import RocksDBKeyedStateBackend  # its package is needed by those who choose it only
 
-    return RocksDBKeyedStateBackend(
-        operator,
-        environment.now_ms,
-        environment.configuration,
-        owned_key_groups(environment),
-        environment.max_parallelism,
-        environment.materialiser,
-    )
+        return RocksDBKeyedStateBackend(
+            operator, environment.now_ms, configuration, groups, max_parallelism, materialiser
+        )
+    if materialiser is not None and config.read(configuration, config.CHANGELOG_ENABLED):
+        return ChangelogKeyedStateBackend(
+            operator, environment.now_ms, configuration, groups, max_parallelism, materialiser
+        )
+    return HeapKeyedStateBackend(operator, environment.now_ms)
 
 
 class SnapshotContext(FunctionSnapshotContext):
+    """``options``: None: as for a savepoint."""
+
     def __init__(self, checkpoint_id: int, timestamp_ms: int, options: Optional[CheckpointOptions] = None):
         self._checkpoint_id, self._timestamp_ms, self.options = checkpoint_id, timestamp_ms, options
 
@@ -491,6 +518,12 @@ class SnapshotContext(FunctionSnapshotContext):
 
     def get_checkpoint_timestamp(self):
         return self._timestamp_ms
+
+    @property
+    def may_share_files(self) -> bool:
+        """The snapshot may refer to files that other checkpoints use too."""
+        options = self.options
+        return options is not None and not options.kind.is_savepoint and not options.is_inline
 
 
 class _InitializationContext(FunctionInitializationContext):

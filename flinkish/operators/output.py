@@ -78,7 +78,7 @@ class TaskEnvironment:
     subtask; each operator has its own below it.  ``restore``: what it goes on from.
     ``open_content(content)``: bytes of saved state, or a file that can seek and wants to be closed.
     ``final_checkpoint``: as in ``DeployTasks``.  ``materialiser``: stores files of a state backend between
-    checkpoints (``flinkish.state.rocksdb.Materialiser``); None: there are no incremental checkpoints.
+    checkpoints (``flinkish.state.bases.Materialiser``); None: no checkpoint of the job needs any.
     """
 
     job_id: str

@@ -1,14 +1,15 @@
 """What the slot's threads do for operators whose state is a database: write their snapshots, and store files of the
 next base between checkpoints.  Both run Python, so both give way to the records: a full snapshot rests as long as it
-works, and a base is mostly calls that free the GIL (flush, hash, link).
+works, and a base is mostly calls that free the GIL (flush, hash, link).  Bases of state on the heap come from a child.
 """
 
 from __future__ import annotations
 
 import io
+import logging
 import time
 from dataclasses import replace
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, BinaryIO, Callable, Iterable, Iterator, Optional
 
 from flinkish.messages.checkpoints import (
     Bytes,
@@ -18,9 +19,13 @@ from flinkish.messages.checkpoints import (
     KeyedStateHandle,
 )
 from flinkish.operators.snapshots import KeyedStateToWrite, TaskSnapshot
+from flinkish.state.bases import Done
 from flinkish.storage.checkpoint_storage import CheckpointStorage
 
+log = logging.getLogger(__name__)
+
 Handle = KeyedStateHandle | IncrementalKeyedStateHandle
+_Hears = Callable[[Any], None]
 
 
 def write_snapshot(
@@ -81,19 +86,39 @@ def _resting(part: KeyedStateToWrite) -> KeyedStateToWrite:
 
 
 class BaseMaterialiser:
-    """See `flinkish.state.rocksdb.Materialiser`."""
+    """See `flinkish.state.bases.Materialiser`.
+
+    Args:
+        in_thread: (work, done, failed).
+        write_in_child: (storage, location, write, done, failed); ``done`` gets the file.
+    """
 
     def __init__(
         self,
         storage: CheckpointStorage,
         shared_location: str,
-        in_thread: Callable[[Callable[[], Any], Callable[[Any], None], Callable[[Any], None]], None],
+        in_thread: Callable[[Callable[[], Any], _Hears, _Hears], None],
+        write_in_child: Callable[[CheckpointStorage, str, Callable[[BinaryIO], Any], _Hears, _Hears], None],
     ):
-        self._storage, self.shared_location, self._in_thread = storage, shared_location, in_thread
+        self._storage, self.shared_location = storage, shared_location
+        self._in_thread, self._write_in_child = in_thread, write_in_child
 
-    def run(self, work: Callable[[Any, str], Any], done: Callable[[Any, Optional[BaseException]], None]) -> None:
-        self._in_thread(
-            lambda: work(self._storage, self.shared_location),
-            lambda result: done(result, None),
-            lambda error: done(None, error),
-        )
+    def run(self, work: Callable[[Any, str], Any], done: Done) -> None:
+        self._in_thread(lambda: work(self._storage, self.shared_location), *_hears(done))
+
+    def write(self, write: Callable[[BinaryIO], Any], done: Done) -> None:
+        self._write_in_child(self._storage, self.shared_location, write, *_hears(done))
+
+    def delete(self, files: Iterable[FileHandle]) -> None:
+        def work() -> None:
+            for file in files:
+                self._storage.delete_file(file)
+
+        def failed(error: Any) -> None:
+            log.warning("could not delete a file that no checkpoint refers to error=%s", error)
+
+        self._in_thread(work, lambda result: None, failed)
+
+
+def _hears(done: Done) -> tuple[_Hears, _Hears]:
+    return lambda result: done(result, None), lambda error: done(None, error)

@@ -19,6 +19,7 @@ from typing import Any, Mapping, Optional, Protocol
 from flinkish.common import options
 from flinkish.common.job_client import JobClient
 from flinkish.common.notices import notify
+from flinkish.errors import NotEnoughSlotsError
 from flinkish.graph.execution_graph import slots_needed
 from flinkish.graph.job_graph_generator import create_job_graph
 from flinkish.graph.stream_graph import StreamGraph
@@ -62,7 +63,13 @@ def execute_async(
     if isinstance(runtime, EndedJob):
         return JobClient(runtime)
     try:
-        return _submit(runtime, configuration, spark)
+        try:
+            return _submit(runtime, configuration, spark)
+        except NotEnoughSlotsError as error:
+            programmed = None if runtime.led is None else runtime.led.with_parallelism_of_program(error)
+            if programmed is None:
+                raise
+            return _submit(JobRuntime(programmed, runtime.led), configuration, spark)
     except BaseException:
         runtime.withdraw()
         raise
@@ -97,9 +104,9 @@ def _slots_of(launcher: Launcher, needed: int, configuration: Mapping[str, Any])
     return max(min(needed, capacity), capacity - options.read(configuration, options.NUM_TASK_SLOTS))
 
 
-def prepare(stream_graph: StreamGraph) -> "JobRuntime | EndedJob":
+def prepare(stream_graph: StreamGraph, slots: Optional[int] = None) -> "JobRuntime | EndedJob":
     """What can be checked and made of a job without a cluster.  With high availability it waits until this driver
-    leads; an EndedJob is over already."""
+    leads; an EndedJob is over already.  ``slots``: that there are at most."""
     if not is_enabled(stream_graph.configuration):
         return JobRuntime(create_job_graph(stream_graph))
     job_id = next_job_id(stream_graph.job_name, stream_graph.configuration)
@@ -108,6 +115,11 @@ def prepare(stream_graph: StreamGraph) -> "JobRuntime | EndedJob":
     if isinstance(led, EndedJob):
         return led
     try:
+        job_graph = led.with_parallelism_of_record(job_graph)
+        needed = slots_needed(job_graph)
+        if slots is not None and needed > slots:
+            why = f"{needed} slots are needed, the cluster has {slots}"
+            job_graph = led.with_parallelism_of_program(NotEnoughSlotsError("", why=why)) or job_graph
         return JobRuntime(job_graph, led)
     except BaseException:
         led.leadership.resign()

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+import shutil
 import threading
 import time
 from collections import Counter
@@ -32,11 +33,13 @@ from flinkish.common.notices import notify
 from flinkish.errors import (
     CheckpointStorageError,
     ExternalError,
+    FlinkishError,
     InvalidJobError,
     JobCancelledError,
     LeadershipLostError,
 )
 from flinkish.graph.job_graph import JobGraph
+from flinkish.graph.rescale_job_graph import rescale_job_graph
 from flinkish.messages.checkpoints import CompletedCheckpoint, SnapshotKind
 from flinkish.shell.file_lease import FileLease
 from flinkish.shell.leadership import Leadership
@@ -56,12 +59,44 @@ _started_lock = threading.Lock()
 
 @dataclass
 class LedJob:
-    """A job that this driver leads.  ``record``: as it was when this driver took over."""
+    """A job that this driver leads.  ``record``: as it was when this driver took over.  ``programmed``: the graph as
+    the program says it, where the job goes on with another parallelism."""
 
     leadership: Leadership
     store: HighAvailabilityStore
     epoch: int
     record: JobRecord
+    configuration: Mapping[str, Any]
+    programmed: Optional[JobGraph] = None
+    _ended: bool = False  # and that is stored
+
+    @property
+    def is_takeover(self) -> bool:
+        """Another driver may have begun with the job."""
+        return self.epoch > 1
+
+    def with_parallelism_of_record(self, job_graph: JobGraph) -> JobGraph:
+        """The program's graph with the parallelism that the job had when its leader was lost."""
+        if options.read(job_graph.configuration, options.SCHEDULER_MODE) is not None:
+            return job_graph  # it takes the slots that there are
+        ids = {vertex.id for vertex in job_graph.vertices}
+        wanted = {vertex_id: number for vertex_id, number in self.record.parallelism.items() if vertex_id in ids}
+        if not wanted:
+            return job_graph
+        try:
+            rescaled = rescale_job_graph(job_graph, wanted)
+        except InvalidJobError as refusal:  # the program is not the one that was rescaled
+            log.warning("job goes on with the program's parallelism name=%r why=%r", job_graph.job_name, refusal.why)
+            return job_graph
+        self.programmed = job_graph
+        return rescaled
+
+    def with_parallelism_of_program(self, why: FlinkishError) -> Optional[JobGraph]:
+        """Once, when the other cannot be had; None: it is the program's already."""
+        programmed, self.programmed = self.programmed, None
+        if programmed is not None:
+            log.warning("job goes on with the program's parallelism name=%r why=%r", programmed.job_name, why.why)
+        return programmed
 
     def add_checkpoint(self, checkpoint: CompletedCheckpoint, retained_max: int, attempt: int) -> None:
         """Its metadata are durable: it is complete when this returns.
@@ -71,7 +106,9 @@ class LedJob:
             CheckpointStorageError: that is not known.
         """
         if checkpoint.kind is SnapshotKind.SAVEPOINT:
-            return  # its user's; nobody goes on from it by itself
+            if checkpoint.commits:  # it is its user's, nobody goes on from it by itself; but what it needs must stay
+                self.store.add_savepoint(self.epoch, checkpoint.location)
+            return
         self.store.add_checkpoint(
             self.epoch,
             checkpoint.location,
@@ -85,12 +122,29 @@ class LedJob:
         """It is about to be deleted.  Raises: as ``add_checkpoint``."""
         self.store.remove_checkpoint(self.epoch, location)
 
+    def store_parallelism(self, parallelism: Mapping[str, int]) -> None:
+        """The job is rescaled.  If it cannot be stored, a takeover goes on with what it had before."""
+        try:
+            self.store.store_parallelism(self.epoch, parallelism)
+        except (LeadershipLostError, CheckpointStorageError) as error:
+            log.warning("could not store a parallelism job=%s error=%s", self.record.job_id, error.why)
+
+    def resign(self) -> None:
+        """Let others go on with the job, or, where the settings say so and it has ended, forget it."""
+        self.leadership.resign()
+        if self._ended and options.read(self.configuration, options.JOB_RESULT_STORE_DELETE_ON_COMMIT):
+            try:
+                _forget(self.configuration, self.record.job_id)
+            except Exception as error:  # of whatever storage it is
+                log.warning("the record of an ended job is left over job=%s error=%s", self.record.job_id, error)
+
     def store_result(self, status: str) -> bool:
         """The job has ended for good: no standby runs it again.  Whether that is durable."""
         for attempt in range(_RESULT_ATTEMPTS):
             try:
                 self.leadership.require()
                 self.store.store_result(self.epoch, status, time.time_ns() // 1_000_000)
+                self._ended = True
                 return True
             except LeadershipLostError as lost:
                 log.warning("job has ended, and another driver leads it job=%s error=%s", self.record.job_id, lost.why)
@@ -195,7 +249,7 @@ def lead(job_graph: JobGraph, run_id: str) -> "LedJob | EndedJob":
                 "leading job=%s name=%r epoch=%d checkpoint=%s",
                 record.job_id, record.job_name, leadership.epoch, record.latest,
             )
-            return LedJob(leadership, store, leadership.epoch, record)
+            return LedJob(leadership, store, leadership.epoch, record, job_graph.configuration)
         leadership.resign()
         ended = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.ended_ms / 1_000))
         notify(
@@ -222,16 +276,8 @@ def _services(job_graph: JobGraph) -> tuple[Leadership, HighAvailabilityStore]:
     configuration, name = job_graph.configuration, f'job "{job_graph.job_name}"'
     place = f"{_cluster_id(configuration)}/{job_graph.job_id}"
     if options.read(configuration, options.HIGH_AVAILABILITY_TYPE) == "zookeeper":
-        quorum = options.read(configuration, options.HIGH_AVAILABILITY_ZOOKEEPER_QUORUM)
-        if quorum is None:
-            raise _missing(options.HIGH_AVAILABILITY_ZOOKEEPER_QUORUM, "the servers of ZooKeeper, host:port,host:port")
-        client = connect(
-            quorum,
-            options.read(configuration, options.HIGH_AVAILABILITY_ZOOKEEPER_SESSION_TIMEOUT),
-            options.read(configuration, options.HIGH_AVAILABILITY_ZOOKEEPER_CONNECTION_TIMEOUT),
-        )
-        root = options.read(configuration, options.HIGH_AVAILABILITY_ZOOKEEPER_ROOT).rstrip("/")
-        folder = f"{root}/{place}"
+        client, quorum = _connect(configuration)
+        folder = f"{_zookeeper_root(configuration)}/{place}"
         session_ms = int(client._session_timeout)  # that the server has agreed to
         lease = ZookeeperLease(client, folder)
         store = HighAvailabilityStore(ZookeeperCell(client, f"{folder}/record"), f"ZooKeeper {quorum}, {folder}")
@@ -246,6 +292,36 @@ def _services(job_graph: JobGraph) -> tuple[Leadership, HighAvailabilityStore]:
         ),
         HighAvailabilityStore(FolderCell(f"{folder}/record"), f"{folder}/record"),
     )
+
+
+def _connect(configuration: Mapping[str, Any]) -> tuple[Any, str]:
+    quorum = options.read(configuration, options.HIGH_AVAILABILITY_ZOOKEEPER_QUORUM)
+    if quorum is None:
+        raise _missing(options.HIGH_AVAILABILITY_ZOOKEEPER_QUORUM, "the servers of ZooKeeper, host:port,host:port")
+    client = connect(
+        quorum,
+        options.read(configuration, options.HIGH_AVAILABILITY_ZOOKEEPER_SESSION_TIMEOUT),
+        options.read(configuration, options.HIGH_AVAILABILITY_ZOOKEEPER_CONNECTION_TIMEOUT),
+    )
+    return client, quorum
+
+
+def _zookeeper_root(configuration: Mapping[str, Any]) -> str:
+    return options.read(configuration, options.HIGH_AVAILABILITY_ZOOKEEPER_ROOT).rstrip("/")
+
+
+def _forget(configuration: Mapping[str, Any], job_id: str) -> None:
+    """Remove lease and record of a job that nobody leads.  Raises whatever the storage raises."""
+    place = f"{_cluster_id(configuration)}/{job_id}"
+    if options.read(configuration, options.HIGH_AVAILABILITY_TYPE) == "zookeeper":
+        client, _ = _connect(configuration)
+        try:
+            client.delete(f"{_zookeeper_root(configuration)}/{place}", recursive=True)
+        finally:
+            client.stop()
+            client.close()
+    else:
+        shutil.rmtree(f"{_storage_folder(configuration)}/{place}")
 
 
 def _cluster_id(configuration: Mapping[str, Any]) -> str:

@@ -66,6 +66,7 @@ from flinkish.jobmanager.events import (
     LaunchSupervisors,
     RescaleRequested,
     RescaleResult,
+    ResetSubtasks,
     Send,
     SlotRegistered,
     SlotsAdded,
@@ -109,6 +110,7 @@ from flinkish.shell.event_loop import EventLoop
 from flinkish.shell.job_runtime import JobRuntime
 from flinkish.shell.managed_job import ManagedJob
 from flinkish.shell.module_path import driver_sys_path
+from flinkish.shell.rest_endpoint import RestEndpoint, join, leave_to_parent
 from flinkish.shell.tls import Tls, credentials_of
 
 log = logging.getLogger(__name__)
@@ -188,6 +190,7 @@ class JobManager:
         self._log_dropped = DropLog()
         self._loop = EventLoop(on_error=self._broken)
         self._listener: Optional[Listener] = None
+        self.rest: Optional[RestEndpoint] = None
         self._connections: dict[int, Connection] = {}
         self._last_connection = 0
         self._events: deque[Any] = deque()
@@ -218,6 +221,7 @@ class JobManager:
 
     def start(self) -> None:
         """Listen, start the thread and launch the slots; returns at once."""
+        self.rest = join(self, self._configuration)
         self._listener = Listener(
             self._loop,
             self._secret,
@@ -363,10 +367,12 @@ class JobManager:
                 thread.join(max(left_ms(), 1_000) / 1000)
                 if thread.is_alive():
                     log.warning("checkpoints of an ended job may be left over thread=%r", thread.name)
-            for job in self._jobs.values():
-                self._abandon(job)
             for request_id in list(self._requests):
                 self._answer(request_id, error=InternalError("the cluster is closed"))
+            if self.rest is not None:
+                self.rest.leave(self)
+            for job in self._jobs.values():
+                self._abandon(job)
             _living.discard(self)
             self._closed.set()
             log.info("job manager closed")
@@ -504,13 +510,15 @@ class JobManager:
                     job._running_s = time.time()
             case JobStatusChanged(job_id, status, error):
                 self._job_changed(job_id, JobStatus[status], error)
-            case DeployToSlot(job_id, attempt, index, slots, connection):
+            case DeployToSlot(job_id, attempt, index, slots, beside, connection):
                 self._guarded(
                     job_id,
-                    lambda runtime: self._send(connection, runtime.deployment(attempt, index, slots)),
+                    lambda runtime: self._send(connection, runtime.deployment(attempt, index, slots, beside)),
                 )
             case StartCoordinators(job_id, attempt, checkpoint):
                 self._guarded(job_id, lambda runtime: runtime.start_coordinators(attempt, checkpoint))
+            case ResetSubtasks(job_id, attempt, subtasks, checkpoint):
+                self._guarded(job_id, lambda runtime: runtime.reset_subtasks(attempt, subtasks, checkpoint))
             case StopCoordinators(job_id):
                 self._guarded(job_id, lambda runtime: runtime.stop_coordinators())
             case CheckpointEffect(job_id, order):
@@ -521,8 +529,8 @@ class JobManager:
                 self._guarded(job_id, lambda runtime: runtime.rescale(job_graph))
             case RescaleResult(request_id, error):
                 self._answer(request_id, error=error)
-            case CommitSinks(job_id, attempt, prepared):
-                self._guarded(job_id, lambda runtime: runtime.commit(attempt, prepared))
+            case CommitSinks(job_id, attempt, prepared, kept):
+                self._guarded(job_id, lambda runtime: runtime.commit(attempt, prepared, kept))
             case AbortSinks(job_id, attempt) if job_id not in self._runtimes:
                 self._events.append(Aborted(job_id, attempt))  # it was abandoned: what it prepared is left alone
             case AbortSinks(job_id, attempt, kept):
@@ -557,7 +565,8 @@ class JobManager:
         try:
             action(runtime)
         except Exception as error:
-            attempt = self._dispatcher.jobs[job_id].attempt if job_id in self._dispatcher.jobs else 0
+            master = self._dispatcher.jobs.get(job_id)
+            attempt = 0 if master is None else master.coordinators_attempt
             self._events.append(CoordinatorFailed(job_id, attempt, runtime.explain(error)))
 
     def _send(self, number: int, message: Any) -> None:
@@ -768,6 +777,7 @@ def _in_forked_child() -> None:
     for manager in list(_living):
         manager._inherited = True
         manager._loop.leave_to_parent()
+    leave_to_parent()
     _living.clear()
 
 

@@ -6,7 +6,8 @@ JobManager's thread.  User code runs on threads of its own: one for each source'
 for all committers.  Only sink coordinators run on the JobManager's thread, as their SPI says.  The checkpoint
 storage has a thread too (``checkpoint_files``).
 
-Coordinators of an attempt know its number, so what the ones of an older attempt still send is dropped.
+What a coordinator sends carries the attempt of the execution that it is for, so what was meant for one that has ended
+is dropped.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import logging
 import pickle
 import threading
 from dataclasses import replace
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Mapping, Optional, Sequence
 
 from flinkish.common import options
 from flinkish.connectors.spi import Sink, SinkCoordinator
 from flinkish.datastream.transformations import SinkOperator, SourceOperator
-from flinkish.errors import FlinkishError, InvalidJobError, LeadershipLostError
+from flinkish.errors import CorruptSnapshotError, FlinkishError, InvalidJobError, LeadershipLostError
 from flinkish.graph.execution_graph import build_deployments
 from flinkish.graph.job_graph import ChainedOperator, JobGraph, JobVertex
 from flinkish.graph.chain_pickling import main_module_classes, pickle_chains
@@ -42,9 +43,10 @@ from flinkish.jobmanager.events import (
     StoreJobResult,
     StoreMetadata,
 )
+from flinkish.jobmanager.failover_regions import FailoverRegions, Subtask
 from flinkish.jobmanager.job_description import JobDescription
 from flinkish.jobmanager.reactive_scaling import ReactiveScaling
-from flinkish.jobmanager.restart_strategy import create_restart_strategy
+from flinkish.jobmanager.restart_strategy import NoRestart, create_restart_strategy
 from flinkish.jobmanager.restore_decision import deal_out_checkpoint
 from flinkish.jobmanager.sink_coordinator import (
     Blobs,
@@ -63,7 +65,7 @@ from flinkish.shell.checkpoint_files import CheckpointFiles
 from flinkish.shell.coordinator_worker import CoordinatorWorker
 from flinkish.shell.high_availability import LedJob
 from flinkish.shell.module_path import driver_sys_path
-from flinkish.shell.state_recovery import checkpoint_settings
+from flinkish.shell.state_recovery import checkpoint_settings, load_checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -89,11 +91,7 @@ class JobRuntime:
         self._configuration = job_graph.configuration
         operators = [(vertex, op) for vertex in job_graph.vertices for op in vertex.chain.operators]
         self._sources = _sources_of(job_graph)
-        self._sinks: Operators = [
-            (vertex, op)
-            for vertex, op in operators
-            if isinstance(op.operator, SinkOperator) and isinstance(op.operator.sink, Sink)
-        ]
+        self._sinks = _sinks_of(job_graph)
         commits = any(_commits(op.operator.sink) for _, op in self._sinks)
         settings = checkpoint_settings(
             job_graph,
@@ -101,23 +99,25 @@ class JobRuntime:
             commits,
             None if led is None else led.record,
         )
-        self._led = led
+        self.led = led
         self._chains = pickle_chains(job_graph)
+        sinks = {op.operator_id: op.operator.sink.for_operator(self.job_id, op.operator_id) for _, op in self._sinks}
         for _, op in self._sinks:  # last, because it may make the folder
-            _validate(op.operator.sink, op.name, settings.restored is not None)
+            _validate(sinks[op.operator_id], op.name, settings.restored is not None)
         self._checkpointing = settings.configuration.interval_ms is not None
         self._final_checkpoint = settings.configuration.final_checkpoint
         self._needs_committers = commits or bool(settings.restored and settings.restored.commits)
         self._main_classes = main_module_classes()
         self._attempt = first_attempt = 0 if led is None else led.record.attempt + 1
         self._deployments: dict[str, tuple[TaskDeploymentDescriptor, ...]] = {}
+        self._deployments_of = -1  # the attempt that those are of
         self._post: Optional[Callable[[Any], None]] = None
         self._before_attach: list[Any] = []
         self._workers: dict[str, CoordinatorWorker] = {}
         self._source_coordinators: dict[str, SourceCoordinator] = {}
         self._checkpoint: Optional[CompletedCheckpoint] = None  # that the attempt goes on from
         self._collectors = {
-            op.operator_id: SinkCommittablesCollector(op.operator_id, op.name, op.operator.sink)
+            op.operator_id: SinkCommittablesCollector(op.operator_id, op.name, sinks[op.operator_id])
             for _, op in self._sinks
             if _commits(op.operator.sink)
         }
@@ -133,18 +133,24 @@ class JobRuntime:
         self._committer_worker: Optional[CoordinatorWorker] = None
         self._sink_coordinators: dict[str, SinkCoordinator] = {}
         for _, op in self._sinks:
-            gateway = WriterGateway(self._sender_of_sink(op.operator_id))
+            gateway = WriterGateway(self._sender_to_writers(op.operator_id))
             coordinator = op.operator.sink.create_coordinator(gateway)
             if coordinator is not None:
                 self._sink_coordinators[op.operator_id] = coordinator
+        reactive = _reactive_scaling(self._configuration)
+        restart_strategy = create_restart_strategy(self._configuration, self._checkpointing)
+        # What is rescaled by itself restarts as a whole, as with Flink's adaptive scheduler.
+        region_failover = reactive is None and options.read(self._configuration, options.FAILOVER_STRATEGY) == "region"
+        self._tracks_splits = region_failover and not isinstance(restart_strategy, NoRestart)
         self.description = JobDescription(
             job_graph,
             operators=tuple((op.operator_id, vertex.id) for vertex, op in operators),
             commits=bool(self._collectors),
             checkpoints=settings,
-            restart_strategy=create_restart_strategy(self._configuration, self._checkpointing),
+            restart_strategy=restart_strategy,
             recovery_timeout_ms=options.read(self._configuration, options.RECOVERY_TIMEOUT),
-            reactive=_reactive_scaling(self._configuration),
+            region_failover=region_failover,
+            reactive=reactive,
             first_attempt=first_attempt,
             cancellation_interval_ms=options.read(
                 self._configuration, options.TASK_CANCELLATION_INTERVAL
@@ -166,6 +172,8 @@ class JobRuntime:
                 f"flinkish committer {self.job_name}", self._committer_failed
             )
         self._files.start()
+        if self.led is not None and self.led.is_takeover:  # now: none of our tasks runs yet
+            self._as_leader(self._remove_leftovers, self.led.record.savepoints)
         self._post = post
         for event in self._before_attach:
             post(event)
@@ -179,17 +187,17 @@ class JobRuntime:
     def _say_to_checkpoints(self, event: Any) -> None:
         self._say(CheckpointEvent(self.job_id, event))
 
-    def _sender(self, operator_id: str, attempt: int) -> Callable[[int, Any], None]:
-        def send(subtask: int, payload: Any) -> None:
+    def _sender_to_readers(self, operator_id: str) -> Callable[[int, int, Any], None]:
+        def send(subtask: int, attempt: int, payload: Any) -> None:
             self._say(CoordinatorSaid(self.job_id, attempt, operator_id, subtask, payload))
 
         return send
 
-    def _sender_of_sink(self, operator_id: str) -> Callable[[int, Any], None]:
+    def _sender_to_writers(self, operator_id: str) -> Callable[[int, Any], None]:
         """A sink's coordinator lives as long as the job, and speaks to whoever writes now."""
 
         def send(subtask: int, payload: Any) -> None:
-            self._sender(operator_id, self._attempt)(subtask, payload)
+            self._say(CoordinatorSaid(self.job_id, None, operator_id, subtask, payload))
 
         return send
 
@@ -197,23 +205,35 @@ class JobRuntime:
 
     def rescale(self, job_graph: JobGraph) -> None:
         """From the next attempt on the job is this one, which differs from the one before in its parallelism only."""
-        self.job_graph, self._sources = job_graph, _sources_of(job_graph)
+        self.job_graph, self._sources, self._sinks = job_graph, _sources_of(job_graph), _sinks_of(job_graph)
+        if self.led is not None:
+            parallelism = {vertex.id: vertex.parallelism for vertex in job_graph.vertices}
+            self._files.after(self.led.store_parallelism, parallelism)
 
-    def deployment(self, attempt: int, index: int, slots: tuple[SlotAddress, ...]) -> DeployTasks:
-        """What ``slots[index]`` is told to run."""
-        if index == 0:
+    def deployment(
+        self, attempt: int, index: int, slots: tuple[SlotAddress, ...], beside: Optional[frozenset[Subtask]]
+    ) -> DeployTasks:
+        """What ``slots[index]`` is told to run.  ``beside``: these subtasks, beside what it runs; None: all."""
+        if attempt != self._deployments_of:
             self._deployments = self._build_deployments(attempt, slots)
+            self._deployments_of = attempt
+        tasks = self._deployments[slots[index].slot_id]
+        if beside is not None:
+            tasks = tuple(
+                task for task in tasks if (task.execution.vertex_id, task.execution.subtask_index) in beside
+            )
         return DeployTasks(
             job_id=self.job_id,
             job_name=self.job_name,
             attempt=attempt,
-            tasks=self._deployments[slots[index].slot_id],
+            tasks=tasks,
             peers={slot.slot_id: slot for slot in slots},
             configuration=dict(self._configuration),
             main_classes=self._main_classes,
             sys_path=driver_sys_path(self._configuration),
             initial_credits=options.read(self._configuration, options.CREDITS_PER_CHANNEL),
             final_checkpoint=self._final_checkpoint,
+            beside=beside is not None,
         )
 
     def _build_deployments(
@@ -241,6 +261,7 @@ class JobRuntime:
         self._attempt = self._files.attempt = attempt
         self._checkpoint = checkpoint
         saved = {} if checkpoint is None else checkpoint.operators
+        tracks_splits = self._tracks_splits and len(FailoverRegions(self.job_graph).regions) > 1
         for vertex, op in self._sources:
             worker = CoordinatorWorker(
                 f"flinkish enumerator {op.name}", self._enumerator_failed(op.name, attempt)
@@ -250,13 +271,41 @@ class JobRuntime:
                 op.operator.source,
                 op.name,
                 vertex.parallelism,
-                self._sender(op.operator_id, attempt),
+                self._sender_to_readers(op.operator_id),
                 worker.call_async,
                 None if snapshot is None else snapshot.coordinator,
+                tracks_splits=tracks_splits,
             )
             self._workers[op.operator_id] = worker
             self._source_coordinators[op.operator_id] = coordinator
             worker.submit(coordinator.start)
+        self._reset_writers(None)
+
+    def reset_subtasks(
+        self, attempt: int, subtasks: frozenset[Subtask], checkpoint: Optional[CompletedCheckpoint]
+    ) -> None:
+        """These have ended and go on from ``checkpoint`` with this attempt; all others, and the coordinators, run on."""
+        self._attempt = self._files.attempt = attempt
+        self._checkpoint = checkpoint
+        checkpoint_id = 0 if checkpoint is None else checkpoint.checkpoint_id
+        for vertex, op in self._sources:
+            coordinator = self._source_coordinators[op.operator_id]
+            for index in _indices(vertex, subtasks):
+                self._workers[op.operator_id].submit(coordinator.reset_subtask, index, checkpoint_id)
+        self._reset_writers(subtasks)
+        for vertex, op in self._sinks:
+            collector = self._collectors.get(op.operator_id)
+            if collector is not None and (handed_over := collector.take(_indices(vertex, subtasks))):
+                blobs = {op.operator_id: tuple(handed_over)}
+                self._on_committers(self._abort_committables, blobs, attempt)
+
+    def _reset_writers(self, subtasks: Optional[frozenset[Subtask]]) -> None:
+        """``subtasks``: that begin again; None: all."""
+        for vertex, op in self._sinks:
+            coordinator = self._sink_coordinators.get(op.operator_id)
+            if coordinator is not None:
+                for index in range(vertex.parallelism) if subtasks is None else _indices(vertex, subtasks):
+                    coordinator.subtask_reset(index)
 
     def stop_coordinators(self) -> None:
         """Those of sources.  Does not wait for user code."""
@@ -277,7 +326,7 @@ class JobRuntime:
                 coordinator.handle(subtask, event.execution.attempt, pickle.loads(payload.payload))
         elif event.operator_id in self._source_coordinators:
             self._workers[event.operator_id].submit(
-                self._source_coordinators[event.operator_id].handle, subtask, payload
+                self._source_coordinators[event.operator_id].handle, subtask, event.execution.attempt, payload
             )
         else:
             log.warning(
@@ -309,7 +358,7 @@ class JobRuntime:
         if committers is not None:
             # Behind what the storage has yet to do, for committables are aborted after that.
             self._files.after(committers.close, _nothing)
-        if self._led is not None:  # behind the result, so that who takes over finds it
+        if self.led is not None:  # behind the result, so that who takes over finds it
             self._files.after(self._resign)
         return self._files.close()
 
@@ -317,25 +366,25 @@ class JobRuntime:
 
     def on_leadership_lost(self, listener: Callable[[FlinkishError], None]) -> None:
         """``listener`` gets the error on another thread; never where no other drivers stand by."""
-        if self._led is not None:
-            self._led.leadership.on_lost(listener)
+        if self.led is not None:
+            self.led.leadership.on_lost(listener)
 
     def withdraw(self) -> None:
         """Instead of ``attach``: this driver cannot run the job after all."""
-        if self._led is not None:
-            self._led.leadership.resign()
+        if self.led is not None:
+            self.led.leadership.resign()
 
     def _resign(self) -> None:
-        assert self._led is not None
+        assert self.led is not None
         if self._committer_worker is not None:  # what they are at is done as leader, if it ends in time
             self._committer_worker.thread.join(_COMMITTERS_END_S)
-        self._led.leadership.resign()
+        self.led.resign()
 
     def _as_leader(self, call: Callable[..., None], *args: Any) -> None:
         """On the committers' thread."""
-        if self._led is not None:
+        if self.led is not None:
             try:
-                self._led.leadership.require()
+                self.led.leadership.require()
             except LeadershipLostError as error:
                 log.warning("a committer is not called any more job=%s error=%s", self.job_id, error.why)
                 return
@@ -398,20 +447,21 @@ class JobRuntime:
 
     # ---- committers -----------------------------------------------------------------------------
 
-    def commit(self, attempt: int, prepared: Blobs) -> None:
+    def commit(self, attempt: int, prepared: Blobs, kept: Optional[Blobs]) -> None:
         """Publish what no checkpoint has published, on the committers' thread; ``Committed`` follows."""
-        self._on_committers(self._commit, attempt, prepared)
+        self._on_committers(self._commit, attempt, prepared, kept)
 
     def abort(self, attempt: int, kept: Blobs) -> None:
         """Remove what was prepared, on the committers' thread; ``Aborted`` follows."""
         self._on_committers(self._abort, attempt, kept)
 
-    def _commit(self, attempt: int, prepared: Blobs) -> None:
+    def _commit(self, attempt: int, prepared: Blobs, kept: Optional[Blobs]) -> None:
         error = commit_sinks(
             list(self._collectors.values()),
             self._committer_started(attempt),
             prepared,
             by_checkpoints=self._final_checkpoint,
+            kept=kept,
         )
         self._say(Committed(self.job_id, attempt, error))
 
@@ -420,6 +470,24 @@ class JobRuntime:
             abort_sinks(list(self._collectors.values()), self._committer_started(attempt), kept)
         )
         self._say(Aborted(self.job_id, attempt))
+
+    def _remove_leftovers(self, savepoints: Sequence[str]) -> None:
+        """What slots of another driver have left.  Those that still run write what nobody publishes."""
+        restored = self.description.checkpoints.restored
+        needed = [] if restored is None else [restored]
+        for location in savepoints:
+            try:
+                needed.append(load_checkpoint(location, self._configuration))
+            except CorruptSnapshotError:
+                log.info("a savepoint is gone job=%s location=%s", self.job_id, location)
+            except FlinkishError as error:
+                log.warning("what another driver has left over stays job=%s error=%s", self.job_id, error)
+                return
+        kept: dict[str, tuple[bytes, ...]] = {}
+        for commit in (commit for checkpoint in needed for commit in checkpoint.commits):
+            for operator_id, blobs in commit.committables.items():
+                kept[operator_id] = (*kept.get(operator_id, ()), *blobs)
+        self._tell_not_aborted(abort_sinks(list(self._collectors.values()), lambda sink: None, kept))
 
     def _tell_not_aborted(self, failures: list[FlinkishError]) -> None:
         for failure in failures:
@@ -452,6 +520,19 @@ def _sources_of(job_graph: JobGraph) -> Operators:
         for op in vertex.chain.operators
         if isinstance(op.operator, SourceOperator)
     ]
+
+
+def _sinks_of(job_graph: JobGraph) -> Operators:
+    return [
+        (vertex, op)
+        for vertex in job_graph.vertices
+        for op in vertex.chain.operators
+        if isinstance(op.operator, SinkOperator) and isinstance(op.operator.sink, Sink)
+    ]
+
+
+def _indices(vertex: JobVertex, subtasks: frozenset[Subtask]) -> list[int]:
+    return [index for index in range(vertex.parallelism) if (vertex.id, index) in subtasks]
 
 
 def _commits(sink: Sink) -> bool:

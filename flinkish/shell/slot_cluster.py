@@ -69,7 +69,7 @@ class SlotCluster(abc.ABC):
         self, stream_graph: Any, configuration: Optional[Mapping[str, Any]] = None
     ) -> JobClient:
         """Start a job and return at once."""
-        runtime = prepare(stream_graph)
+        runtime = prepare(stream_graph, self.slots)
         if isinstance(runtime, EndedJob):
             return JobClient(runtime)
         try:

@@ -317,7 +317,7 @@ class SlotProcess:
         self.exit_code = exit_code
         core, control = self._core, self._control
         if error is not None and core is not None and not core.is_over and control is not None:
-            self._report_failure(error, None)
+            self._report_failure(error, self._unended())
             control.flush()
 
     def _lost(self, why: str, do: str = "") -> SlotLostError:
@@ -335,7 +335,7 @@ class SlotProcess:
         log.error("slot failed slot=%s\n%s", self.slot_id, text)
         failure = self._explain(error, text)
         self._progress.note_end(failure.why, failure.do)
-        self._report_failure(failure, None)
+        self._report_failure(failure, self._unended())
         if self.exit_code is None or self.exit_code == EXIT_RELEASED:
             self.exit_code = EXIT_INTERNAL_ERROR if isinstance(failure, InternalError) else EXIT_BROKEN
 
@@ -464,15 +464,15 @@ class SlotProcess:
                 self._deploy(core, message)
             case TriggerCheckpoint():
                 core.on_trigger_checkpoint(message)
-            case CheckpointComplete(job_id, attempt) | CheckpointAborted(job_id, attempt):
-                if self._is_current(job_id, attempt):
+            case CheckpointComplete() | CheckpointAborted():
+                if self._serves(message.job_id):
                     core.on_checkpoint_notice(message)
             case StartTasks(job_id, attempt):
-                if self._is_current(job_id, attempt):
-                    self._start(core)
-            case CancelTasks(job_id, attempt):
-                if self._is_current(job_id, attempt):
-                    core.cancel()
+                if self._serves(job_id):
+                    self._start(core, attempt)
+            case CancelTasks(job_id, executions):
+                if self._serves(job_id):
+                    core.cancel(executions)
             case ReleaseSlot(reason):
                 self._finish(EXIT_RELEASED, reason or "the job is over")
             case RegistrationRefused(reason):
@@ -481,24 +481,27 @@ class SlotProcess:
             case _:
                 log.warning("unknown message type=%s", type(message).__name__)
 
-    def _is_current(self, job_id: str, attempt: int) -> bool:
-        deployed = self._deployed
-        return deployed is not None and (deployed.job_id, deployed.attempt) == (job_id, attempt)
+    def _serves(self, job_id: str) -> bool:
+        return self._deployed is not None and self._deployed.job_id == job_id
 
     def _deploy(self, core: SlotCore, deploy: DeployTasks) -> None:
         assert self._peers is not None and self._snapshots is not None
-        core.dispose()
-        self._snapshots.configure(deploy.configuration)
+        beside = deploy.beside and self._serves(deploy.job_id)  # else nothing of the job is here yet
         self._deployed = deploy
-        try:
-            _extend_sys_path(deploy.sys_path)
-            self._install_main_classes(deploy.main_classes)
-        except UnpicklableFunctionError as error:
-            self._report_failure(error, None)
-            for task in deploy.tasks:
-                self.task_state_changed(task.execution, "FAILED", TaskFailure(error))
-            return
-        if not core.deploy(deploy):
+        if not beside:
+            core.dispose()
+            self._peers.end_all_but(())
+            self._snapshots.configure(deploy.configuration)
+            try:
+                _extend_sys_path(deploy.sys_path)
+                self._install_main_classes(deploy.main_classes)
+            except UnpicklableFunctionError as error:
+                for task in deploy.tasks:
+                    self.task_state_changed(task.execution, "FAILED", TaskFailure(error))
+                return
+        complete = core.deploy(deploy)
+        self._peers.end_all_but(core.attempts)
+        if not complete:
             return
         receivers = {
             end.peer_slot: deploy.peers[end.peer_slot]
@@ -511,20 +514,20 @@ class SlotProcess:
         gc.freeze()
 
         def on_ready() -> None:
-            if self._control is not None and not any(task.is_over for task in core.tasks.values()):
+            if self._control is not None and not any(task.is_over for task in core.tasks_of(deploy.attempt)):
                 self._control.send_message(TasksDeployed(deploy.job_id, deploy.attempt))
 
         self._peers.begin(deploy.job_id, deploy.attempt, receivers, on_ready)
 
-    def _start(self, core: SlotCore) -> None:
+    def _start(self, core: SlotCore, attempt: int) -> None:
         """Open the operators.  What they restore is there to stay, so the collector does not walk it."""
-        restores = any(task.descriptor.restore is not None for task in core.tasks.values())
+        restores = any(task.descriptor.restore is not None for task in core.tasks_of(attempt))
         if not restores:
-            core.start()
+            core.start(attempt)
             return
         gc.disable()
         try:
-            core.start()
+            core.start(attempt)
         finally:
             gc.enable()
         gc.freeze()
@@ -544,25 +547,29 @@ class SlotProcess:
         core, deployed, control = self._core, self._deployed, self._control
         if deployed is not None and core is not None and core.tasks and control is not None:
             control.send_message(
-                MetricsReport(deployed.job_id, deployed.attempt, self.slot_id, core.metrics())
+                MetricsReport(deployed.job_id, self.slot_id, core.metrics())
             )
 
-    def _report_failure(self, error: FlinkishError, lost_peer: Optional[str]) -> None:
+    def _report_failure(
+        self, error: FlinkishError, executions: tuple[ExecutionAttemptID, ...], lost_peer: Optional[str] = None
+    ) -> None:
         deployed, control = self._deployed, self._control
         if deployed is not None and control is not None:
-            failure = TaskFailure(error)
-            control.send_message(
-                SlotFailed(self.slot_id, deployed.job_id, deployed.attempt, failure, lost_peer)
-            )
+            failed = SlotFailed(self.slot_id, deployed.job_id, executions, TaskFailure(error), lost_peer)
+            control.send_message(failed)
+
+    def _unended(self) -> tuple[ExecutionAttemptID, ...]:
+        tasks = {} if self._core is None else self._core.tasks
+        return tuple(execution for execution, task in tasks.items() if not task.is_over)
 
     # ---- peers ----------------------------------------------------------------------------------
 
-    def _on_frame(self, peer_slot: str, kind: int, channel_id: int, payload: Any) -> None:
+    def _on_frame(self, attempt: int, peer_slot: str, kind: int, channel_id: int, payload: Any) -> None:
         self._worked = True
         assert self._core is not None
-        self._core.on_frame(peer_slot, kind, channel_id, payload)
+        self._core.on_frame(attempt, peer_slot, kind, channel_id, payload)
 
-    def _on_peer_lost(self, peer_slot: str, error: Optional[BaseException]) -> None:
+    def _on_peer_lost(self, attempt: int, peer_slot: str, error: Optional[BaseException]) -> None:
         """Only a loss that a task still minds is news; its cause goes first."""
         if self._ending or self._core is None:
             return
@@ -571,16 +578,18 @@ class SlotProcess:
             return
         self._held = []
         try:
-            self._core.on_peer_lost(peer_slot, error)
+            self._core.on_peer_lost(attempt, peer_slot, error)
         finally:
             held, self._held = self._held, None
-        if any(change.state == "FAILED" for change in held):
+        failed = tuple(change.execution for change in held if change.state == "FAILED")
+        if failed:
             log.warning("peer lost slot=%s peer=%s reason=%r", self.slot_id, peer_slot, str(error))
             self._report_failure(
                 ConnectionLostError(
                     f'slot {self.slot_id} lost slot "{peer_slot}"',
                     why=getattr(error, "why", "") or "the connection was closed",
                 ),
+                failed,
                 peer_slot,
             )
         for change in held:

@@ -94,7 +94,7 @@ def checkpoint_settings(
         retention=CheckpointRetention[options.read(configuration, options.CHECKPOINTING_RETENTION)],
         restored=restored,
         owned=owned,
-        flinkish_version=_version(),
+        flinkish_version=installed_version(),
         retained=retained,
         next_checkpoint_id=1 if record is None else record.next_checkpoint_id,
     )
@@ -136,10 +136,11 @@ def _unaligned(job_graph: JobGraph) -> bool:
     return True
 
 
-def _version() -> str:
+def installed_version() -> str:
+    """Of flinkish; empty where it is used from a checkout."""
     try:
         return importlib.metadata.version("flinkish")
-    except importlib.metadata.PackageNotFoundError:  # used from a checkout
+    except importlib.metadata.PackageNotFoundError:
         return ""
 
 

@@ -17,7 +17,17 @@ from flinkish.datastream import state as api
 from flinkish.datastream.functions import KeyedStateStore
 from flinkish.errors import InternalError, InvalidJobError
 from flinkish.messages.checkpoints import KeyGroupRange
-from flinkish.state.keyed_snapshot import EntryBlock, KeyedSnapshotReader, StateEntries, StateKind, StateMeta
+from flinkish.state.key_decoding import decode_key
+from flinkish.state.key_groups import key_groups_of_canonical
+from flinkish.state.keyed_snapshot import (
+    DELETIONS_OF,
+    DROPPED_WINDOWS,
+    EntryBlock,
+    KeyedSnapshotReader,
+    StateEntries,
+    StateKind,
+    StateMeta,
+)
 from flinkish.state.serializers import DeclaredType, row_adapter, state_refusal
 from flinkish.state.ttl import IncrementalCleanup, StateTtl, bare, convert
 
@@ -67,6 +77,15 @@ class HeapKeyedStateBackend:
     def close(self) -> None:
         """Give back what the backend has beside memory."""
 
+    def add_to_log(self, checkpoint_id: int) -> Any:
+        """What a checkpoint adds to a changelog (`changelog.LogAddition`); None: there is none."""
+
+    def checkpoint_completed(self, checkpoint_id: int) -> None:
+        """A checkpoint for which state was saved is complete."""
+
+    def checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """And this one will not be."""
+
     def state(self, descriptor: api.StateDescriptor, scope: Any = None, prefix: str = "") -> Any:
         """The state object of ``descriptor``; the same one for an equal descriptor.
 
@@ -110,14 +129,22 @@ class HeapKeyedStateBackend:
     # ---- time to live ---------------------------------------------------------------------------
 
     def _expiring(self, name: str, ttl: StateTtl, table: dict, scope: Any, descriptor: Any) -> Any:
-        plain = {kind: make for kind, make in _KINDS.values()}
-        state = ttl.state(lambda kind: plain[kind](table, scope, descriptor), scope, descriptor)
+        state = ttl.state(self._plain_state(table, scope, descriptor), scope, descriptor)
         state.cleanup = ttl.incremental_cleanup(table)
         if state.cleanup is not None and ttl.cleans_at_every_record:
             self._cleanups.append(state.cleanup)
-            self.__class__ = _CleaningBackend  # so that others pay nothing
+            self.__class__ = self._cleaning_class()  # so that others pay nothing
         self._ttls[name] = ttl
         return state
+
+    def _cleaning_class(self) -> type:
+        return CleaningBackend
+
+    @staticmethod
+    def _plain_state(table: dict, scope: Any, descriptor: Any) -> Callable[[StateKind], Any]:
+        """Makes states without a time to live."""
+        plain = {kind: make for kind, make in _KINDS.values()}
+        return lambda kind: plain[kind](table, scope, descriptor)
 
     def _processing_time(self) -> int:
         assert self.now_ms is not None, "a backend without a clock cannot keep a time to live"
@@ -155,7 +182,10 @@ class HeapKeyedStateBackend:
             StateMigrationError, CorruptSnapshotError: see `KeyedSnapshotReader`.
         """
         for meta in reader.states.values():
-            if meta.kind is StateKind.TIMERS:
+            if meta.kind is StateKind.DELETIONS:
+                self._delete(meta, reader, key_groups)
+        for meta in reader.states.values():
+            if meta.kind in (StateKind.TIMERS, StateKind.DELETIONS):
                 continue
             table = self.table(meta.name)
             windows = isinstance(table, WindowTable)
@@ -173,6 +203,35 @@ class HeapKeyedStateBackend:
             for block in reader.read(meta.name, key_groups):
                 _fill(table, block)
                 self.filled(table)
+
+    def _delete(self, meta: StateMeta, reader: KeyedSnapshotReader, key_groups: Optional[KeyGroupRange]) -> None:
+        """What a file of changes says of entries that earlier files of the same subtask have."""
+        table = self.table(meta.name[len(DELETIONS_OF) :])
+        windows = isinstance(table, WindowTable)
+        groups = reader.key_groups if key_groups is None else key_groups.intersection(reader.key_groups)
+        for encoded in meta.properties.get(DROPPED_WINDOWS, ()):
+            window, _ = decode_key(bytes.fromhex(encoded))
+            if not windows:
+                for key in _keys_in(groups, [key for start, key in table if start == window], reader):
+                    del table[window, key]
+            elif window in table:
+                contents = table[window]
+                for key in _keys_in(groups, list(contents), reader):
+                    del contents[key]
+                if not contents:
+                    table.pop(window)
+        for block in reader.read(meta.name, key_groups):
+            if windows:
+                for window, key in zip(block.namespaces or (), block.keys):
+                    if window in table:
+                        table[window].pop(key, None)
+            else:
+                keys = block.keys if block.namespaces is None else zip(block.namespaces, block.keys)
+                for key in keys:
+                    table.pop(key, None)
+
+    def restored(self, handle: Any) -> None:
+        """All of one handle is taken over."""
 
     def filled(self, table: dict) -> None:
         """``table`` has got some restored entries; more may come."""
@@ -239,7 +298,7 @@ class HeapKeyedStateBackend:
         )
 
 
-class _CleaningBackend(HeapKeyedStateBackend):
+class CleaningBackend(HeapKeyedStateBackend):
     """One with states whose cleanup runs at every record: for each the operator sets the key once."""
 
     __slots__ = ()
@@ -473,6 +532,12 @@ _OF_WINDOWS = {False: "", True: " of windows"}
 
 
 # ---- restoring ----------------------------------------------------------------------------------
+
+
+def _keys_in(key_groups: KeyGroupRange, keys: list, reader: KeyedSnapshotReader) -> list:
+    """Those that lie in some key groups: another subtask may have had a window when this one dropped it."""
+    groups = key_groups_of_canonical(keys, reader.max_parallelism) if keys else ()
+    return [key for key, group in zip(keys, groups) if group in key_groups]
 
 
 def _fill(table: dict, block: EntryBlock) -> None:

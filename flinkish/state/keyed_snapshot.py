@@ -38,6 +38,11 @@ from flinkish.state.key_groups import UPPER_BOUND_MAX_PARALLELISM, key_groups_of
 from flinkish.state.serializers import DeclaredType, LayoutReader, LayoutWriter, RecordLayout
 from flinkish.state.value_columns import column_form, decode_column, encode_column, merge_forms, table_column
 
+#: Name of the state of DELETIONS of another state: this, then the other's name.
+DELETIONS_OF = "_deleted/"
+#: Its property: windows that were dropped before anything else of the file happened, encoded as keys, in hex.
+DROPPED_WINDOWS = "dropped_windows"
+
 VERSION = 2  # 1 had no forms, and no Arrow types of what was declared
 #: Flink's ``execution.checkpointing.snapshot-compression`` is a switch; this is what it switches on.
 COMPRESSION = "zstd"
@@ -59,6 +64,7 @@ class StateKind(enum.Enum):
     REDUCING = "REDUCING"
     AGGREGATING = "AGGREGATING"
     TIMERS = "TIMERS"  # the values are times, ms
+    DELETIONS = "DELETIONS"  # of a changelog: keys whose entries are gone; the values are None
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,15 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any, Callable, Iterator, Mapping, Optional, Protocol
+from typing import Any, Callable, Iterator, Mapping, Optional
 
 import rocksdict
 
 from flinkish.common import options as config
 from flinkish.errors import InternalError, ResourceError
-from flinkish.messages.checkpoints import FileHandle, IncrementalKeyedStateHandle, KeyGroupRange
-from flinkish.state.heap import _KINDS, HeapKeyedStateBackend
+from flinkish.messages.checkpoints import IncrementalKeyedStateHandle, KeyGroupRange
+from flinkish.state.bases import BaseSchedule, Materialiser, UploadedFiles
+from flinkish.state.heap import HeapKeyedStateBackend
 from flinkish.state.keyed_snapshot import KeyedSnapshotReader, StateEntries
 from flinkish.state.local_folders import LOCAL_FOLDERS
 from flinkish.state.rocksdb_cache import CachedTable, CachedWindowTable, Family
@@ -51,20 +52,8 @@ log = logging.getLogger(__name__)
 CHANGES_BYTES = 3 << 20
 #: Above it the changes are dropped, and the next checkpoint is a full one.
 CHANGES_BYTES_MAX = 20 * CHANGES_BYTES
-#: After a base that could not be stored.
-RETRY_MS = 10_000
 #: Entries that a sweep for expired ones looks at between two batches.
 _SWEEP_ENTRIES = 16
-
-
-
-class Materialiser(Protocol):
-    """``shared_location``: of the job's checkpoints."""
-
-    shared_location: str
-
-    def run(self, work: Callable[[Any, str], Any], done: Callable[[Any, Optional[BaseException]], None]) -> None:
-        """Call ``work(storage, shared_location)`` on a thread, then ``done(result, error)`` on the slot's."""
 
 
 class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
@@ -106,15 +95,9 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
         self._changes_bytes = 0
         self._records_changes = materialiser is not None
         self._whole = True  # base (or the empty beginning), sealed and changes are all that there is
-        self._materialising = False
-        self._retry_ms = 0
-        self._based_ms = now_ms()  # when the making of the last base began
-        self._base_interval_ms = -1
-        if config.read(configuration, config.CHANGELOG_ENABLED):
-            self._base_interval_ms = config.read(configuration, config.CHANGELOG_MATERIALIZE_INTERVAL)
+        self._schedule = BaseSchedule(configuration, now_ms)
         self._uploaded_bytes = 0
-        self._referenced: set[str] = set()  # files of the base that a snapshot has referred to
-        self._unused: list[FileHandle] = []  # of bases before that none did
+        self._uploaded = UploadedFiles()
         self._sweeps: dict[str, Iterator[None]] = {}
 
     # ---- tables ---------------------------------------------------------------------------------
@@ -204,6 +187,8 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
         if self._closed:
             return
         self._closed = True
+        if not self._schedule.under_way:
+            self._give_back()
         self.memory.tables -= len(self.tables)
         self._sweeps.clear()
         for family in self.families.values():
@@ -287,11 +272,10 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
     def _expiring(self, name: str, ttl: StateTtl, table: Any, scope: Any, descriptor: Any) -> Any:
         """What expires is found by reads and by a walk over the database, a few entries at a time: the binding has
         no compaction filter, which Flink has, and a list of all keys would not fit into memory."""
-        plain = {kind: make for kind, make in _KINDS.values()}
         self._ttls[name] = ttl
         if ttl.config.get_cleanup_strategies().get_rocksdb_compact_filter_cleanup_strategy() is not None:
             self._sweeps[name] = self._sweep(name)
-        return ttl.state(lambda kind: plain[kind](table, scope, descriptor), scope, descriptor)
+        return ttl.state(self._plain_state(table, scope, descriptor), scope, descriptor)
 
     def _sweep(self, name: str) -> Iterator[None]:
         """One walk; pauses after some entries, and between two walks for a part of the time to live."""
@@ -346,7 +330,7 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
         several parts, until there is a base."""
         return self.is_open and self._materialiser is not None and self._whole
 
-    def changes(self) -> Changes:
+    def changes(self, checkpoint_id: int) -> Changes:
         """An incremental snapshot.  Pickles the dirty entries; what is written already is only referred to."""
         described, dirty = [], []
         for name, table in self.tables.items():
@@ -363,7 +347,7 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
         written = {**self._sealed, **self._changes}
         uploaded, self._uploaded_bytes = self._uploaded_bytes, 0
         if self._base is not None:
-            self._referenced.update(file.uri for file in self._base.shared.values())
+            self._uploaded.refer(checkpoint_id, self._base.shared.values())
         layouts = tuple(self.codec.writer.layouts)
         return Changes(self.key_groups, self._base, described, layouts, written, pickled, uploaded)
 
@@ -373,35 +357,32 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
         self._base, self._whole, self._records_changes = None, False, False
 
     def _materialise_if_due(self) -> None:
-        if self._materialiser is None or self._materialising or not self.is_open:
+        if self._materialiser is None or not self.is_open:
             return
-        due = self._changes_bytes > CHANGES_BYTES or not self._whole
-        if self._changes and self._base_interval_ms >= 0 and not due:
-            due = self._processing_time() - self._based_ms >= self._base_interval_ms
-        if not due or (self._retry_ms and self._processing_time() < self._retry_ms):
+        if not self._schedule.is_due(self._changes_bytes > CHANGES_BYTES or not self._whole, bool(self._changes)):
             return
-        self._materialising, self._retry_ms, self._based_ms = True, 0, self._processing_time()
+        self._schedule.begin()
         self._sealed, self._changes, self._changes_bytes = self._changes, {}, 0
         self._records_changes = True
         columns = [family.column for family in self.families.values() if family.written]
         for family in self.families.values():
             family.written = False
         assert self.folder is not None
-        work = Materialisation(self._db, os.path.join(self.folder, "db"), columns, self._stored, self._unused)
-        self._unused = []
+        work = Materialisation(self._db, os.path.join(self.folder, "db"), columns, self._stored)
 
         def done(base: Any, error: Optional[BaseException]) -> None:
-            self._materialising = False
+            self._schedule.end(stored=error is None)
+            if error is None:
+                self._keep_stored(base)
             if self._closed:
+                self._give_back()
                 return
             self._uploaded_bytes += work.uploaded_bytes
             if error is None:
-                self._keep_stored(base)
                 if self._records_changes:  # else too much has changed meanwhile: the next one follows at once
                     self._base, self._whole, self._sealed = base, True, {}
                 return
             log.warning("could not store files of RocksDB operator=%s error=%s", self.operator, error)
-            self._retry_ms = self._processing_time() + RETRY_MS
             for family in self.families.values():
                 family.written = family.column is not None
             if self._whole:
@@ -413,11 +394,33 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
         self._materialiser.run(work.run, done)
 
     def _keep_stored(self, base: Base) -> None:
-        known = {} if self._stored is None else {file.uri: file for file in self._stored.shared.values()}
-        kept = {file.uri for file in base.shared.values()}
-        self._unused = [file for uri, file in known.items() if uri not in kept and uri not in self._referenced]
-        self._referenced &= kept
+        before = {} if self._stored is None else {file.uri: file for file in self._stored.shared.values()}
+        kept = {file.uri: file for file in base.shared.values()}
+        for uri in kept.keys() - before.keys():
+            self._uploaded.add(kept[uri])
+        self._uploaded.release(file for uri, file in before.items() if uri not in kept)
         self._stored = base
+        self._delete_unused()
+
+    def _give_back(self) -> None:
+        """There will be no other snapshot."""
+        if self._stored is not None:
+            self._uploaded.release(self._stored.shared.values())
+        self._delete_unused()
+
+    def _delete_unused(self) -> None:
+        unused = self._uploaded.take_unused()
+        if unused:
+            assert self._materialiser is not None
+            self._materialiser.delete(unused)
+
+    def checkpoint_completed(self, checkpoint_id: int) -> None:
+        self._uploaded.complete(checkpoint_id)
+        self._delete_unused()
+
+    def checkpoint_aborted(self, checkpoint_id: int) -> None:
+        self._uploaded.given_up(checkpoint_id)
+        self._delete_unused()
 
     # ---- restoring ------------------------------------------------------------------------------
 
@@ -487,7 +490,6 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
         self._clip(restorer.key_groups)
         if self._materialiser is not None and restorer.is_stored_in(self._materialiser.shared_location):
             self._base = self._stored = restorer.base
-            self._referenced = {file.uri for file in self._base.shared.values()}
         self._whole = self._records_changes = self._base is not None
         for name, entries in restorer.written():
             self.write_raw(self.families[name], entries)

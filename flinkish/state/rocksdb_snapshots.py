@@ -143,19 +143,13 @@ class Materialisation:
         folder: of the database.
         columns: to be flushed.
         known: the base before: what it has is not stored again.
-        unused: files to be deleted, which no checkpoint has referred to.
     """
 
-    def __init__(
-        self, db: Any, folder: str, columns: list[Any], known: Optional[Base], unused: Sequence[FileHandle] = ()
-    ):
+    def __init__(self, db: Any, folder: str, columns: list[Any], known: Optional[Base]):
         self._db, self._folder, self._columns, self._known = db, folder, columns, known
-        self._unused = unused
         self.uploaded_bytes = 0
 
     def run(self, storage: Any, shared_location: str) -> Base:
-        for file in self._unused:
-            storage.delete_file(file)
         for column in self._columns:
             column.flush(True)
         links = f"{self._folder}-links"

@@ -12,11 +12,12 @@ Source of the names: Flink's State Processor API.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Iterator, Mapping, Optional, Sequence
+from typing import Any, Iterator, Mapping, Optional, Sequence, Union
 
 import pyarrow as pa
 
@@ -24,18 +25,26 @@ from flinkish.common.configuration import Configuration
 from flinkish.common.file_system import S3_OPTIONS, absolute_uri
 from flinkish.errors import InvalidJobError, UserError
 from flinkish.messages.checkpoints import (
+    Bytes,
     CompletedCheckpoint,
     DistributionMode,
+    IncrementalKeyedStateHandle,
+    InlineBytes,
     KeyedStateHandle,
     KeyGroupRange,
     OperatorSnapshot,
+    size_of,
 )
+from flinkish.state.changelog import LOG_BACKEND, files_in_order
+from flinkish.state.changelog_reader import ChangelogReader
 from flinkish.state.keyed_snapshot import EntryBlock, KeyedSnapshotReader, StateKind, StateMeta
 from flinkish.state.serializers import LayoutWriter
 from flinkish.state.ttl import bare, last_accesses
 from flinkish.state.value_columns import ANYTHING, column_form, encode_column, merge_forms
 from flinkish.state_processor.columns import TEXT, DataLayoutReader, arrow_type_of_form, to_column
 from flinkish.storage.checkpoint_storage import CheckpointStorage
+
+KeyedHandle = Union[KeyedStateHandle, IncrementalKeyedStateHandle]
 
 #: What one part of a plan reads at most, unless one key group has more.
 PART_BYTES = 64 << 20
@@ -82,7 +91,7 @@ class StateInfo:
     state_kind: str
     types: Mapping[str, pa.DataType]
     ttl: Optional[Mapping[str, Any]]
-    num_entries: int
+    num_entries: int  # with a changelog at most
     stored_bytes: int
     parallelism: int
     max_parallelism: int
@@ -100,7 +109,7 @@ class ReadUnit:
     operator_name: str
     operator_id: str
     state_names: tuple[str, ...]
-    handle: Optional[KeyedStateHandle] = None
+    handle: Optional[KeyedHandle] = None
     subtask: int = 0
     mode: DistributionMode = DistributionMode.SPLIT
     entries: tuple[bytes, ...] = ()
@@ -123,7 +132,7 @@ def storage_settings(configuration: Optional[Mapping[str, Any]]) -> dict[str, st
 
 
 class SavepointReader:
-    """State of one savepoint, or of a checkpoint in the canonical format.
+    """State of one savepoint, or of a checkpoint in the canonical format, also one with a changelog.
 
     Args:
         checkpoint: what its metadata say.
@@ -269,11 +278,11 @@ class SavepointReader:
 
     # ---- inside ---------------------------------------------------------------------------------
 
-    def _canonical_handles(self, operator: OperatorSnapshot) -> list[KeyedStateHandle]:
+    def _canonical_handles(self, operator: OperatorSnapshot) -> list[KeyedHandle]:
         handles = []
         for _, state in sorted(operator.subtasks.items()):
             for handle in state.keyed:
-                if not isinstance(handle, KeyedStateHandle):
+                if isinstance(handle, IncrementalKeyedStateHandle) and handle.backend != LOG_BACKEND:
                     raise UserError(
                         f'could not read the keyed state of operator "{operator.name}" as data',
                         where=self.checkpoint.location,
@@ -283,7 +292,7 @@ class SavepointReader:
                 handles.append(handle)
         return handles
 
-    def _keyed_footer(self, handle: KeyedStateHandle) -> "_Footer":
+    def _keyed_footer(self, handle: KeyedHandle) -> "_Footer":
         with _opened(self._storage, handle) as reader:
             names = list(reader.states)
             return _Footer(
@@ -296,7 +305,7 @@ class SavepointReader:
         self, operator: OperatorSnapshot, names: tuple[str, ...], part_bytes: int
     ) -> Iterator[ReadUnit]:
         for handle in self._canonical_handles(operator):
-            groups, size = handle.key_groups, handle.content.size
+            groups, size = handle.key_groups, size_of(handle)
             pieces = max(1, min(groups.count, -(-size // part_bytes)))
             for index in range(pieces):
                 start = groups.start + index * groups.count // pieces
@@ -313,19 +322,29 @@ class _Footer:
 
 
 class _opened:
-    """A file of keyed state, open for a ``with``; records come without their classes."""
+    """The file or files of keyed state, open for a ``with``; records come without their classes."""
 
-    def __init__(self, storage: CheckpointStorage, handle: KeyedStateHandle):
-        content = handle.content
-        self._source = content.data if hasattr(content, "data") else storage.open_file(content)
-        self._name = "inline state" if hasattr(content, "data") else content.uri
+    def __init__(self, storage: CheckpointStorage, handle: KeyedHandle):
+        self._storage, self._handle = storage, handle
+        self._open = contextlib.ExitStack()
 
-    def __enter__(self) -> KeyedSnapshotReader:
-        return KeyedSnapshotReader(self._source, self._name, layout_reader=DataLayoutReader)
+    def __enter__(self) -> Union[KeyedSnapshotReader, ChangelogReader]:
+        with contextlib.ExitStack() as opened:
+            if isinstance(self._handle, KeyedStateHandle):
+                reader: Any = self._read(opened, self._handle.content)
+            else:
+                reader = ChangelogReader([self._read(opened, content) for content in files_in_order(self._handle)])
+            self._open = opened.pop_all()
+            return reader
+
+    def _read(self, opened: contextlib.ExitStack, content: Bytes) -> KeyedSnapshotReader:
+        if isinstance(content, InlineBytes):
+            return KeyedSnapshotReader(content.data, layout_reader=DataLayoutReader)
+        source = opened.enter_context(self._storage.open_file(content))
+        return KeyedSnapshotReader(source, content.uri, layout_reader=DataLayoutReader)
 
     def __exit__(self, *exc: Any) -> None:
-        if not isinstance(self._source, bytes):
-            self._source.close()
+        self._open.close()
 
 
 def _shown(type_: Optional[pa.DataType]) -> Optional[str]:

@@ -40,6 +40,7 @@ from flinkish.messages.checkpoints import (
     SnapshotKind,
 )
 from flinkish.operators.keys import canonical_memo
+from flinkish.state.changelog import LOG_BACKEND
 from flinkish.state.heap import HeapKeyedStateBackend
 from flinkish.state.key_groups import (
     UPPER_BOUND_MAX_PARALLELISM,
@@ -280,13 +281,16 @@ def _copied(operator: OperatorSnapshot, storage: CheckpointStorage, location: st
         return target.close()
 
     def copy_keyed(handle: Union[KeyedStateHandle, IncrementalKeyedStateHandle]) -> Any:
-        if not isinstance(handle, KeyedStateHandle):
+        if isinstance(handle, KeyedStateHandle):
+            return replace(handle, content=copy(handle.content))
+        if handle.backend != LOG_BACKEND:
             raise UserError(
                 f'could not take the keyed state of operator "{operator.name}" along',
                 why=f"it is an incremental checkpoint, in the own format of the backend {handle.backend}",
                 do="take a canonical savepoint, and begin with that",
             )
-        return replace(handle, content=copy(handle.content))
+        files = {name: copy(content) for name, content in {**handle.shared, **handle.private}.items()}
+        return replace(handle, shared={}, private=files)
 
     subtasks = {
         index: replace(state, keyed=tuple(map(copy_keyed, state.keyed)))

@@ -8,6 +8,8 @@ One small document per job, replaced by compare and set (``conditional_store``):
                        that may be gone (Flink's CompletedCheckpointStore); a savepoint that was to stop the job is last
     next_checkpoint_id every id below may have been used (its CheckpointIDCounter)
     attempt            of the newest of them, so that names which contain it are not used again
+    savepoints         locations of those in which there is something that may have to be published, the newest
+    parallelism        by vertex id, since the job was rescaled: a takeover goes on with it
     status             how the job has ended (its JobResultStore); such a job is never run again
 
 **Fencing.** ``take_over`` writes the new leader's epoch before it reads where to go on.  From then on every
@@ -23,8 +25,8 @@ All methods block.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
-from typing import Any, Callable, Optional
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable, Mapping, Optional
 
 from flinkish.errors import CheckpointStorageError, CorruptSnapshotError, LeadershipLostError
 from flinkish.storage.conditional_store import ConditionalCell
@@ -33,6 +35,7 @@ FORMAT = "flinkish-job-record"
 VERSION = 1
 #: Ids that a leader may use between two complete checkpoints.
 RESERVED_IDS = 100
+SAVEPOINTS_MAX = 20
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class JobRecord:
     attempt: int = -1
     status: Optional[str] = None
     ended_ms: int = 0
+    savepoints: tuple[str, ...] = ()
+    parallelism: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def latest(self) -> Optional[str]:
@@ -92,8 +97,7 @@ class HighAvailabilityStore:
         Raises: as ``take_over``.
         """
 
-        def added(record: Optional[JobRecord]) -> JobRecord:
-            assert record is not None, "the leader has taken it over"
+        def added(record: JobRecord) -> JobRecord:
             known = [one for one in record.checkpoints if one != location]
             if not is_savepoint:
                 # One more than is retained: if this one is taken back, there is still where to go on from.
@@ -105,27 +109,39 @@ class HighAvailabilityStore:
                 attempt=max(record.attempt, attempt),
             )
 
-        self._update(epoch, added)
+        self._change(epoch, added)
+
+    def add_savepoint(self, epoch: int, location: str) -> None:
+        """It is complete, and what sinks have prepared is needed by who starts from it.  Raises: as ``take_over``."""
+        self._change(
+            epoch, lambda record: replace(record, savepoints=(*record.savepoints, location)[-SAVEPOINTS_MAX:])
+        )
+
+    def store_parallelism(self, epoch: int, parallelism: Mapping[str, int]) -> None:
+        """The job is rescaled.  Raises: as ``take_over``."""
+        self._change(epoch, lambda record: replace(record, parallelism=dict(parallelism)))
 
     def remove_checkpoint(self, epoch: int, location: str) -> None:
         """Before the newest one is deleted: it was given up while it was being stored.  Raises: as ``take_over``."""
 
-        def removed(record: Optional[JobRecord]) -> JobRecord:
-            assert record is not None, "the leader has taken it over"
+        def removed(record: JobRecord) -> JobRecord:
             return replace(record, checkpoints=tuple(one for one in record.checkpoints if one != location))
 
         record = self.read()
         if record is not None and record.latest == location:
-            self._update(epoch, removed)
+            self._change(epoch, removed)
 
     def store_result(self, epoch: int, status: str, ended_ms: int) -> None:
         """The job has ended for good; its checkpoints may go now.  Raises: as ``take_over``."""
 
-        def ended(record: Optional[JobRecord]) -> JobRecord:
-            assert record is not None, "the leader has taken it over"
-            return replace(record, status=status, ended_ms=ended_ms)
+        self._change(epoch, lambda record: replace(record, status=status, ended_ms=ended_ms))
 
-        self._update(epoch, ended)
+    def _change(self, epoch: int, change: Callable[[JobRecord], JobRecord]) -> None:
+        def changed(record: Optional[JobRecord]) -> JobRecord:
+            assert record is not None, "the leader has taken it over"
+            return change(record)
+
+        self._update(epoch, changed)
 
     def _update(self, epoch: int, change: Callable[[Optional[JobRecord]], JobRecord]) -> JobRecord:
         while True:
@@ -152,7 +168,9 @@ class HighAvailabilityStore:
             document = json.loads(data)
             if document.pop("format") != FORMAT or document.pop("version") > VERSION:
                 raise ValueError(f"it is no {FORMAT} of version {VERSION} or older")
-            return JobRecord(**{**document, "checkpoints": tuple(document["checkpoints"])})
+            for name in ("checkpoints", "savepoints"):
+                document[name] = tuple(document.get(name, ()))
+            return JobRecord(**document)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptSnapshotError(
                 "could not read the record of a job",

@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Collection, Mapping, Optional, Sequence, Union
 
 import cloudpickle
 
@@ -31,39 +31,41 @@ from flinkish.taskmanager.slot_core import SlotCore
 
 
 class SimulatedNetwork:
-    """Carries frames; ``deliver`` hands over the oldest one of a pair of slots."""
+    """Carries frames; ``deliver`` hands over the oldest one of a connection: of a pair of slots, for an attempt."""
 
     def __init__(self) -> None:
-        self.pairs: dict[tuple[str, str], deque[tuple[int, int, bytes]]] = {}
+        self.pairs: dict[tuple[str, str, int], deque[tuple[int, int, bytes]]] = {}
         self.frames_sent: Counter[int] = Counter()
         self.bytes_in_flight_max = 0
 
-    def send(self, source: str, target: str, kind: int, channel_id: int, buffers: list) -> None:
+    def send(self, pair: tuple[str, str, int], kind: int, channel_id: int, buffers: list) -> None:
         payload = b"".join(bytes(buffer) for buffer in buffers)
-        self.pairs.setdefault((source, target), deque()).append((kind, channel_id, payload))
+        self.pairs.setdefault(pair, deque()).append((kind, channel_id, payload))
         self.frames_sent[kind] += 1
-        in_flight = self.pending_bytes(source, target)
-        self.bytes_in_flight_max = max(self.bytes_in_flight_max, in_flight)
+        self.bytes_in_flight_max = max(self.bytes_in_flight_max, self.pending_bytes(pair))
 
-    def pending_bytes(self, source: str, target: str) -> int:
-        return sum([len(frame[2]) for frame in self.pairs.get((source, target), ())])
+    def pending_bytes(self, pair: tuple[str, str, int]) -> int:
+        return sum([len(frame[2]) for frame in self.pairs.get(pair, ())])
 
-    def waiting(self) -> list[tuple[str, str]]:
+    def waiting(self) -> list[tuple[str, str, int]]:
         return sorted(pair for pair, frames in self.pairs.items() if frames)
 
 
 class _Transport:
-    def __init__(self, network: SimulatedNetwork, slot_id: str):
-        self.network, self.slot_id = network, slot_id
+    def __init__(self, network: SimulatedNetwork, slot_id: str, attempt: int = -1):
+        self.network, self.slot_id, self.attempt = network, slot_id, attempt
+
+    def for_attempt(self, attempt: int) -> "_Transport":
+        return _Transport(self.network, self.slot_id, attempt)
 
     def send(self, peer_slot: str, kind: int, channel_id: int, buffers: list) -> None:
-        self.network.send(self.slot_id, peer_slot, kind, channel_id, buffers)
+        self.network.send((self.slot_id, peer_slot, self.attempt), kind, channel_id, buffers)
 
     def flush(self) -> None:
         """What was sent is on its way."""
 
     def pending_bytes(self, peer_slot: str) -> int:
-        return self.network.pending_bytes(self.slot_id, peer_slot)
+        return self.network.pending_bytes((self.slot_id, peer_slot, self.attempt))
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class SimulatedSlots:
         network_slow: chance that a step runs a slot although frames wait.
         on_operator_event: answers operators, in place of the coordinators of a JobManager.
         overdraft_max: records by which an output may be fuller than full; None: not checked.
+        clock_ns: measures turns; None: they take what the seed says.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class SimulatedSlots:
         credits: int = 2,
         on_operator_event: Optional[Callable[[OperatorEvent], None]] = None,
         overdraft_max: Optional[int] = None,
+        clock_ns: Optional[Callable[[], int]] = None,
     ):
         self.rng = random.Random(seed)
         self.network = SimulatedNetwork()
@@ -123,7 +127,7 @@ class SimulatedSlots:
                 _Transport(self.network, slot_id),
                 self,
                 rng_seed=seed,
-                clock_ns=self._clock_ns,
+                clock_ns=clock_ns or self._clock_ns,
                 chain_factory=chain_factory,
             )
             for slot_id in slot_ids
@@ -203,11 +207,20 @@ class SimulatedSlots:
         configuration: Mapping[str, Any],
         final_checkpoint: bool = False,
         restore: Optional[Mapping[tuple[str, int], TaskRestore]] = None,
+        attempt: int = 0,
+        beside: Optional[Collection[tuple[str, int]]] = None,
     ) -> None:
-        """``restore``: by vertex id and subtask index."""
+        """``restore``: by vertex id and subtask index.  ``beside``: these subtasks only, beside the others; their
+        slots have ended those before them."""
         chains = {vertex.id: cloudpickle.dumps(vertex.chain) for vertex in job_graph.vertices}
-        deployments = build_deployments(job_graph, 0, list(self.slots), chains)
+        deployments = build_deployments(job_graph, attempt, list(self.slots), chains)
         for slot_id, tasks in deployments.items():
+            if beside is not None:
+                tasks = tuple(
+                    task for task in tasks if (task.execution.vertex_id, task.execution.subtask_index) in beside
+                )
+                if not tasks:
+                    continue
             if restore is not None:
                 tasks = tuple(
                     replace(task, restore=restore[task.execution.vertex_id, task.execution.subtask_index])
@@ -218,7 +231,7 @@ class SimulatedSlots:
                 DeployTasks(
                     job_id=job_graph.job_id,
                     job_name=job_graph.job_name,
-                    attempt=0,
+                    attempt=attempt,
                     tasks=tasks,
                     peers={},
                     configuration=configuration,
@@ -226,12 +239,13 @@ class SimulatedSlots:
                     sys_path=(),
                     initial_credits=self.credits,
                     final_checkpoint=final_checkpoint,
+                    beside=beside is not None,
                 )
             )
 
-    def start(self) -> None:
+    def start(self, attempt: int = 0) -> None:
         for slot_id, slot in self.slots.items():
-            slot.start()
+            slot.start(attempt)
             self.more[slot_id] = True
 
     def step(self) -> bool:
@@ -250,11 +264,11 @@ class SimulatedSlots:
     def run(self, slot_id: str) -> None:
         self.more[slot_id] = self.slots[slot_id].run_round()
 
-    def deliver(self, source: str, target: str) -> None:
-        kind, channel_id, payload = self.network.pairs[source, target].popleft()
+    def deliver(self, source: str, target: str, attempt: int) -> None:
+        kind, channel_id, payload = self.network.pairs[source, target, attempt].popleft()
         # The connection hands over a view of a buffer that it uses again.
         buffer = bytearray(payload)
-        self.slots[target].on_frame(source, kind, channel_id, memoryview(buffer))
+        self.slots[target].on_frame(attempt, source, kind, channel_id, memoryview(buffer))
         buffer[:] = bytes(len(buffer))
         self.more[target] = True
 
@@ -277,11 +291,11 @@ class SimulatedSlots:
 
     def check(self) -> None:
         """Assert what holds between any two moves, for every channel of every slot."""
-        in_flight: Counter[int] = Counter()
-        for frames in self.network.pairs.values():
+        in_flight: Counter[tuple[int, int]] = Counter()
+        for (_, _, attempt), frames in self.network.pairs.items():
             for kind, channel_id, _ in frames:
                 if kind in (wire.ROWS, wire.COLUMNS):
-                    in_flight[channel_id] += 1
+                    in_flight[attempt, channel_id] += 1
         for slot in self.slots.values():
             for task in slot.tasks.values():
                 task.aligner.check()
@@ -289,7 +303,8 @@ class SimulatedSlots:
                     gate.valve.check()
                     for channel in gate.channels:
                         channel.check()
-                        assert channel.ledger.held + in_flight[channel.channel_id] <= self.credits
+                        travelling = in_flight[task.execution.attempt, channel.channel_id]
+                        assert channel.ledger.held + travelling <= self.credits
                 for writer in task.writers:
                     for output in writer.channels:
                         output.check()

@@ -346,12 +346,12 @@ class SinkRun(SinkCoordinatorContext):
     """A sink in the test's process: ``parallelism`` writers, its coordinator and its committer."""
 
     def __init__(self, sink: Sink[Any], parallelism: int = 1, job_id: str = "job0" * 8):
-        self._sink = sink
-        sink.validate()
+        self.contexts = [FakeWriterContext(i, parallelism, 0, job_id) for i in range(parallelism)]
+        self._sink = sink.for_operator(job_id, self.contexts[0].operator_id())
+        self._sink.validate()
         self.coordinator = sink.create_coordinator(self)
         self.to_writers: deque[tuple[int, Any]] = deque()
         travelled = cloudpickle.loads(cloudpickle.dumps(sink))
-        self.contexts = [FakeWriterContext(i, parallelism, 0, job_id) for i in range(parallelism)]
         self.writers: list[SinkWriter[Any]] = [travelled.create_writer(c) for c in self.contexts]
         self.committables: list[Any] = []
 

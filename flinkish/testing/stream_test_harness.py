@@ -18,6 +18,9 @@ changed code:
         snapshot = harness.snapshot()
     with StreamTestHarness.restore(per_key, snapshot, parallelism=3) as harness:
         harness.process_element(("a", 1), timestamp=30)
+
+With ``execution.checkpointing.dir`` in its configuration, `StreamTestHarness.checkpoint` takes one in files instead,
+which refers to earlier ones where the state backend does so (rocksdb, or a changelog).
 """
 
 from __future__ import annotations
@@ -27,11 +30,12 @@ import io
 import itertools
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Optional, Sequence, Union
+from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 import cloudpickle
 
 from flinkish.common.configuration import Configuration
+from flinkish.common.options import CHECKPOINT_DIRECTORY, CHECKPOINTING_INTERVAL
 from flinkish.common.watermark_strategy import WatermarkStrategy
 from flinkish.connectors.spi import (
     Boundedness,
@@ -56,6 +60,7 @@ from flinkish.jobmanager.restore_decision import deal_out_checkpoint, decide_res
 from flinkish.messages.checkpoints import (
     JOB_MANAGER_STORAGE,
     AcknowledgeCheckpoint,
+    CheckpointComplete,
     CheckpointOptions,
     CompletedCheckpoint,
     DeclineCheckpoint,
@@ -70,11 +75,15 @@ from flinkish.messages.deployment import ExecutionAttemptID
 from flinkish.messages.elements import Watermark, WatermarkStatus
 from flinkish.operators.chain import OperatorChain
 from flinkish.operators.snapshots import TaskSnapshot
+from flinkish.shell.event_loop import EventLoop
+from flinkish.shell.snapshot_executor import SnapshotExecutor
+from flinkish.storage.checkpoint_storage import CheckpointStorage
 from flinkish.storage.metadata import decode_metadata, encode_metadata
 from flinkish.taskmanager.slot_core import SlotCore
 from flinkish.testing.manual_clock import ManualClock
 
 _SLOT = "harness"
+_STORED_WITHIN_MS = 60_000
 _numbers = itertools.count(1)
 _harnesses: dict[int, "StreamTestHarness"] = {}  # found again by sources and sinks after pickle
 
@@ -92,7 +101,7 @@ class StreamTestHarness:
 
     Args:
         build: takes one DataStream per input and returns one, or a list of several.
-        state_backend: "hashmap".
+        state_backend: "hashmap" or "rocksdb".
         parallelism: of the operators that ``build`` makes; inputs and outputs have one subtask.
         inputs: how many streams ``build`` takes; default: its positional parameters.
         configuration: options of the job.
@@ -125,6 +134,10 @@ class StreamTestHarness:
             configuration.to_dict() if isinstance(configuration, Configuration) else configuration or {}
         )
         options["state.backend.type"] = state_backend
+        self._files: Optional[_CheckpointFiles] = None
+        if options.get(CHECKPOINT_DIRECTORY.key) is not None:
+            options.setdefault(CHECKPOINTING_INTERVAL.key, "1 h")  # a job without one keeps no files to refer to
+            self._files = _CheckpointFiles(self, options)
         env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict(options))
         env.set_parallelism(parallelism)
         count = inputs if inputs is not None else _positional_parameters(build)
@@ -168,12 +181,30 @@ class StreamTestHarness:
 
         Raises:
             what user code or the state makes the tasks fail with."""
+        location = f"{JOB_MANAGER_STORAGE}/harness-{self._number}"
+        return self._take(CheckpointOptions(SnapshotKind.SAVEPOINT, location, location))
+
+    def checkpoint(self) -> CompletedCheckpoint:
+        """A checkpoint as a job takes them, in files below ``execution.checkpointing.dir``; the harness goes on, and
+        listeners hear that it is complete.  One that is restored goes on in its folder.  The files of older ones stay.
+
+        Raises:
+            ValueError: the harness has no such folder.
+            what user code or the state makes the tasks fail with."""
+        if self._files is None:
+            raise ValueError(f"checkpoint() needs {CHECKPOINT_DIRECTORY.key} in the configuration of the harness")
+        location, shared = self._files.locations(self._job.job_id, self._checkpoint_id + 1)
+        completed = self._take(CheckpointOptions(SnapshotKind.CHECKPOINT, location, shared))
+        self._core.on_checkpoint_notice(CheckpointComplete(self._job.job_id, completed.checkpoint_id))
+        self._run()
+        return completed
+
+    def _take(self, options: CheckpointOptions) -> CompletedCheckpoint:
         if self._closed:
             raise ValueError("the harness is closed")
         self._checkpoint_id += 1
         vertices = checkpointed_vertices(self._job)
-        now_ms, location = self._clock.now_ms(), f"{JOB_MANAGER_STORAGE}/harness-{self._number}"
-        options = CheckpointOptions(SnapshotKind.SAVEPOINT, location, location)
+        now_ms, location = self._clock.now_ms(), options.location
         executions = {
             (execution.vertex_id, execution.subtask_index): execution for execution in self._core.tasks
         }
@@ -186,6 +217,8 @@ class StreamTestHarness:
             trigger = TriggerCheckpoint(execution, pending.checkpoint_id, now_ms, options)
             self._core.on_trigger_checkpoint(trigger)
         self._run()
+        if self._files is not None:
+            self._files.wait(lambda: len(self._checkpoint_messages) >= len(pending.waiting))
         messages, self._checkpoint_messages = self._checkpoint_messages, []
         for message in messages:
             if isinstance(message, DeclineCheckpoint):
@@ -275,6 +308,8 @@ class StreamTestHarness:
         core = getattr(self, "_core", None)
         if core is not None:
             core.dispose()
+        if self._files is not None:
+            self._files.close()
 
     def __enter__(self) -> "StreamTestHarness":
         return self
@@ -286,13 +321,14 @@ class StreamTestHarness:
 
     def _start(self, env: StreamExecutionEnvironment) -> None:
         graph = env.get_stream_graph("harness")
-        job = self._job = create_job_graph(graph)
+        snapshot = self._snapshot
+        recovers = snapshot is not None and not snapshot.kind.is_savepoint
+        job = self._job = create_job_graph(graph, snapshot.job_id if snapshot is not None and recovers else None)
         self._checkpoint_id = 0
         width = max(vertex.parallelism for vertex in job.vertices)
         groups = len({vertex.slot_sharing_group for vertex in job.vertices})
         deployments = build_deployments(job, 0, [_SLOT] * (width * groups), pickle_chains(job))
         tasks = deployments[_SLOT]
-        snapshot = self._snapshot
         if snapshot is not None:
             refusal = decide_restore(job, snapshot).refusal(self._allow_non_restored_state)
             if refusal is not None:
@@ -318,7 +354,7 @@ class StreamTestHarness:
                 initial_credits=4,
             )
         )
-        self._core.start()
+        self._core.start(attempt=0)
         self._raise()
         for task in tasks:
             vertex = next(v for v in job.vertices if v.id == task.execution.vertex_id)
@@ -339,6 +375,7 @@ class StreamTestHarness:
             transport=_NoTransport(),
             listener=self,
             chain_factory=self._create_chain,
+            **({} if self._files is None else self._files.for_core()),
         )
 
     def _create_chain(self, spec, environment, writers, fused) -> OperatorChain:
@@ -386,6 +423,9 @@ class StreamTestHarness:
         self._checkpoint_messages.append(message)
 
     def store_snapshot(self, snapshot: TaskSnapshot) -> None:
+        if self._files is not None and not snapshot.options.is_inline:
+            self._files.executor.store(snapshot)
+            return
         handles = {}
         for operator_id, part in snapshot.keyed.items():
             out = io.BytesIO()
@@ -423,8 +463,43 @@ def _positional_parameters(build: Callable[..., Any]) -> int:
     return count
 
 
+class _CheckpointFiles:
+    """The threads and children of a slot that store checkpoints, and the loop that hears of them."""
+
+    def __init__(self, harness: StreamTestHarness, configuration: Mapping[str, Any]):
+        self._loop = EventLoop()
+        self._storage = CheckpointStorage(configuration[CHECKPOINT_DIRECTORY.key], configuration)
+        self.executor = SnapshotExecutor(
+            self._loop,
+            lambda *stored: harness._core.snapshot_stored(*stored),
+            lambda *failed: harness._core.snapshot_failed(*failed),
+            lambda *stored: harness._core.in_flight_stored(*stored),
+        )
+        self.executor.configure(configuration)
+
+    def for_core(self) -> dict[str, Any]:
+        return {"open_content": self.executor.open_content, "materialiser": self.executor.materialiser}
+
+    def locations(self, job_id: str, checkpoint_id: int) -> tuple[str, str]:
+        return self._storage.checkpoint_location(job_id, checkpoint_id), self._storage.shared_location(job_id)
+
+    def run_once(self, timeout_ms: float) -> None:
+        self._loop.run_once(timeout_ms)
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        if not self._loop.run_until(until, _STORED_WITHIN_MS):
+            raise TimeoutError(f"a checkpoint was not stored within {_STORED_WITHIN_MS} ms")
+
+    def close(self) -> None:
+        self.executor.close()
+        self._loop.close()
+
+
 class _NoTransport:
     """All subtasks are in one slot, so nothing is ever sent."""
+
+    def for_attempt(self, attempt: int) -> "_NoTransport":
+        return self
 
     def send(self, peer_slot, kind, channel_id, buffers):
         raise AssertionError("a harness has no peers")

@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": _BASE
     | {"connectors", "datastream", "graph", "jobmanager", "messages", "metrics", "operators", "shell",
        "state", "storage", "taskmanager"},
-    "cli": PUBLIC,
+    "cli": PUBLIC | {"rest"},
     "__init__": PUBLIC,
     "jobs": PUBLIC | {"connectors"},
     "spark_plugin": _BASE
@@ -64,14 +64,16 @@ LATE: dict[tuple[str, str], str] = {
         "print() and execute_and_collect() make the built-in sinks",
     ("flinkish/shell/executor.py", "spark_plugin"):
         "execution.target says Spark; the MiniCluster must run without it",
-    ("flinkish/cli.py", "flinkish.shell.job_manager"):
+    ("flinkish/cli/scripts.py", "flinkish.shell.job_manager"):
         "the run command ends jobs that its script did not wait for, before it ends Spark",
-    ("flinkish/cli.py", "flinkish.shell.savepoints"):
+    ("flinkish/cli/__init__.py", "flinkish.shell.savepoints"):
         "the savepoint command works on files, without a job",
-    ("flinkish/cli.py", "flinkish.shell.state_recovery"):
+    ("flinkish/cli/__init__.py", "flinkish.shell.state_recovery"):
         "the savepoint command works on files, without a job",
-    ("flinkish/cli.py", "spark_plugin"):
+    ("flinkish/cli/__init__.py", "spark_plugin"):
         "the command starts where no Spark is, to say what is missing",
+    ("flinkish/cli/scripts.py", "spark_plugin"):
+        "the run command ends the Spark that its script has started, if any",
 }
 
 #: where pyspark may be imported: folders and files.
@@ -93,7 +95,7 @@ SIDE_EFFECT_CALLS = {
 CORE_EXCEPTIONS: dict[tuple[str, str], str] = {
     ("flinkish/graph/job_graph_generator.py", "uuid"):
         "the id of a new job whose caller gives none; tests give one",
-    ("flinkish/taskmanager/slot_core.py", "random"):
+    ("flinkish/taskmanager/deployed_tasks.py", "random"):
         "random.Random, seeded by an argument, shared by the shuffle writers",
 }
 

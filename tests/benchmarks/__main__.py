@@ -12,7 +12,7 @@ from tests.benchmarks.data import DataSet, default_folder
 from tests.benchmarks.machine import ForeignLoad, wait_until_quiet
 from tests.benchmarks.recovery import RECOVERY, measure_recovery
 from tests.benchmarks.report import Row, latency_row, table, throughput_row
-from tests.benchmarks.rocksdb import ROCKSDB, measure_checkpoints, measure_skewed
+from tests.benchmarks.rocksdb import ROCKSDB, measure_changelog, measure_checkpoints, measure_skewed
 from tests.benchmarks.systems import (
     SLOTS,
     Load,
@@ -189,7 +189,8 @@ def measure_rocksdb(name: str, args: argparse.Namespace) -> Row:
             with open_cluster(args.target) as cluster:
                 row = measure_skewed(cluster, args.records, args.seed, args.repeats or 3)
         else:
-            row = measure_checkpoints(seed=args.seed)
+            measure = measure_changelog if name == "checkpoint-changelog-1M" else measure_checkpoints
+            row = measure(seed=args.seed)
     return {"workload": name, "system": "flinkish", **row, "foreign_cores": round(load.cores, 2)}
 
 

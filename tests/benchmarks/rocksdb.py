@@ -1,6 +1,7 @@
-"""The RocksDB backend: its speed beside the heap on skewed keys, and incremental checkpoints of a gigabyte.
+"""The RocksDB backend: its speed beside the heap on skewed keys; and checkpoints that store what has changed, of a
+gigabyte in RocksDB and of a million keys on the heap with a changelog.
 
-``checkpoint-rocksdb-1GB`` runs a slot's core, loop and threads in this process: what it measures, from the trigger to the
+These two run a slot's core, loop and threads in this process: what it measures, from the trigger to the
 acknowledgement, is what a slot does; the way of the messages is left out.  Records come evenly over each interval, also
 while the snapshot is stored.
 """
@@ -24,15 +25,12 @@ from flinkish.messages.checkpoints import (
     SnapshotKind,
     TriggerCheckpoint,
 )
-from flinkish.operators.snapshots import TaskSnapshot
-from flinkish.shell.event_loop import EventLoop
-from flinkish.shell.snapshot_executor import SnapshotExecutor
 from flinkish.taskmanager.slot_core import SlotCore
 from flinkish.testing.stream_test_harness import _SLOT, StreamTestHarness, _NoTransport
 from tests.benchmarks.machine import tree_cpu_seconds
 from tests.benchmarks.report import Row, median, spread
 
-ROCKSDB = ("rocksdb-skewed", "checkpoint-rocksdb-1GB")
+ROCKSDB = ("rocksdb-skewed", "checkpoint-rocksdb-1GB", "checkpoint-changelog-1M")
 
 _KEYS = 200_000
 _SKEW = 1.1
@@ -121,42 +119,35 @@ class Keep(KeyedProcessFunction):
 
 
 class SlotUnderTest(StreamTestHarness):
-    """A slot's core with the loop and the threads of a slot process, and checkpoints in ``folder``."""
+    """A slot's core with the loop and the threads of a slot process, by the machine's clock; checkpoints in ``folder``."""
 
-    def __init__(self, build: Any, folder: str):
+    def __init__(self, build: Any, folder: str, state_backend: str, **settings: Any):
         self._folder = folder
-        self.loop = EventLoop()
-        self.executor = SnapshotExecutor(
-            self.loop,
-            lambda *stored: self._core.snapshot_stored(*stored),
-            lambda *failed: self._core.snapshot_failed(*failed),
-            lambda *stored: None,
-        )
-        settings = {
+        configuration = {
             "execution.checkpointing.dir": folder,
             "execution.checkpointing.interval": "1 s",
             "state.backend.rocksdb.localdir": folder,
+            **settings,
         }
-        self.executor.configure(settings)
-        super().__init__(build, "rocksdb", configuration=settings)
+        super().__init__(build, state_backend, configuration=configuration)
 
     def _create_core(self) -> SlotCore:
+        assert self._files is not None
         return SlotCore(
             _SLOT, _SLOT, lambda: time.time_ns() // 1_000_000, _NoTransport(), self, clock_ns=time.perf_counter_ns,
-            chain_factory=self._create_chain, materialiser=self.executor.materialiser,
+            chain_factory=self._create_chain, **self._files.for_core(),
         )  # fmt: skip
 
-    def store_snapshot(self, snapshot: TaskSnapshot) -> None:
-        self.executor.store(snapshot)
-
     def turn(self, timeout_ms: float = 0) -> None:
+        assert self._files is not None
         self._run()
-        self.loop.run_once(timeout_ms)
+        self._files.run_once(timeout_ms)
 
-    def checkpoint(self, checkpoint_id: int) -> list[AcknowledgeCheckpoint]:
-        """Trigger one; `acknowledged` has what came of it."""
-        location = f"{self._folder}/{self._job.job_id}"
-        options = CheckpointOptions(SnapshotKind.CHECKPOINT, f"{location}/chk-{checkpoint_id}", f"{location}/shared")
+    def trigger(self, checkpoint_id: int) -> list[AcknowledgeCheckpoint]:
+        """Begin a checkpoint; `acknowledged` has what came of it."""
+        assert self._files is not None
+        location, shared = self._files.locations(self._job.job_id, checkpoint_id)
+        options = CheckpointOptions(SnapshotKind.CHECKPOINT, location, shared)
         self._checkpoint_messages.clear()
         for execution, task in self._core.tasks.items():
             if not task.gates:
@@ -170,11 +161,6 @@ class SlotUnderTest(StreamTestHarness):
                 raise message.failure.error
         return len(messages) == len(self._core.tasks)
 
-    def close(self) -> None:
-        super().close()
-        self.executor.close()
-        self.loop.close()
-
 
 def measure_checkpoints(
     state_bytes: int = _STATE_BYTES,
@@ -183,20 +169,41 @@ def measure_checkpoints(
     interval_s: float = _INTERVAL_S,
 ) -> Row:
     keys = state_bytes // _VALUE_BYTES
+    return _measure("checkpoint-rocksdb-1GB", "rocksdb", keys, _VALUE_BYTES, checkpoints, seed, interval_s)
+
+
+def measure_changelog(
+    keys: int = 1_000_000, checkpoints: int = _CHECKPOINTS, seed: int = 0, interval_s: float = _INTERVAL_S
+) -> Row:
+    settings = {"state.changelog.enabled": "true"}
+    return _measure("checkpoint-changelog-1M", "hashmap", keys, 100, checkpoints, seed, interval_s, **settings)
+
+
+def _measure(
+    workload: str,
+    backend: str,
+    keys: int,
+    value_bytes: int,
+    checkpoints: int,
+    seed: int,
+    interval_s: float,
+    **settings: Any,
+) -> Row:
     rng = random.Random(seed)
     folder = tempfile.mkdtemp(prefix="flinkish-benchmark-")
     delays, uploads, sizes = [], [], []
     try:
-        slot = SlotUnderTest(lambda stream: stream.key_by(lambda pair: pair[0]).process(Keep()), folder)
+        build = lambda stream: stream.key_by(lambda pair: pair[0]).process(Keep())  # noqa: E731
+        slot = SlotUnderTest(build, folder, backend, **settings)
         with slot:
             for start in range(0, keys, 1_000):
                 slot.process_elements(
-                    [((key, rng.randbytes(_VALUE_BYTES)), None) for key in range(start, min(keys, start + 1_000))]
+                    [((key, rng.randbytes(value_bytes)), None) for key in range(start, min(keys, start + 1_000))]
                 )
                 slot.turn()
             ids = itertools.count(1)
             for _ in range(_FIRST + checkpoints):
-                delay, metrics = _interval(slot, next(ids), int(keys * _CHANGED), keys, rng, interval_s)
+                delay, metrics = _interval(slot, next(ids), int(keys * _CHANGED), keys, value_bytes, rng, interval_s)
                 delays.append(delay)
                 uploads.append(metrics.uploaded_bytes)
                 sizes.append(metrics.state_size)
@@ -204,7 +211,7 @@ def measure_checkpoints(
         shutil.rmtree(folder, ignore_errors=True)
     measured = sorted(delays[_FIRST:])
     return {
-        "workload": "checkpoint-rocksdb-1GB",
+        "workload": workload,
         "state_bytes": median(sizes[_FIRST:]),
         "uploaded_bytes": median(uploads[_FIRST:]),
         "uploaded_bytes_mean": sum(uploads[_FIRST:]) // checkpoints,
@@ -217,7 +224,13 @@ def measure_checkpoints(
 
 
 def _interval(
-    slot: SlotUnderTest, checkpoint_id: int, changes: int, keys: int, rng: random.Random, interval_s: float
+    slot: SlotUnderTest,
+    checkpoint_id: int,
+    changes: int,
+    keys: int,
+    value_bytes: int,
+    rng: random.Random,
+    interval_s: float,
 ) -> tuple[float, Any]:
     """Spread the changes over one interval, with a checkpoint in its middle; its delay, ms, and the largest metrics."""
     ticks = round(interval_s / _TICK_S)
@@ -232,8 +245,8 @@ def _interval(
                 delay = time.perf_counter() - triggered
         if tick == ticks // 2:
             triggered = time.perf_counter()
-            messages = slot.checkpoint(checkpoint_id)
-        records = [((rng.randrange(keys), rng.randbytes(_VALUE_BYTES)), None) for _ in range(changes // ticks)]
+            messages = slot.trigger(checkpoint_id)
+        records = [((rng.randrange(keys), rng.randbytes(value_bytes)), None) for _ in range(changes // ticks)]
         slot.process_elements(records)
     deadline = time.perf_counter() + _TIMEOUT_S
     while not delay:

@@ -11,7 +11,7 @@ from tests.benchmarks.data import BASE_TS_MS, KEYS, PARTS, DataSet
 from tests.benchmarks.feeder import report
 from tests.benchmarks.jobs import JobReport
 from tests.benchmarks.report import remarks, throughput_row
-from tests.benchmarks.rocksdb import measure_checkpoints
+from tests.benchmarks.rocksdb import measure_changelog, measure_checkpoints
 from tests.benchmarks.systems import Throughput, Took, WrongResultError, check_result, steady
 
 RECORDS, SEED = 4_000, 7
@@ -145,3 +145,9 @@ def test_checkpoints_of_rocksdb_are_measured_with_what_they_store():
     assert (row["workload"], row["checkpoints"]) == ("checkpoint-rocksdb-1GB", 3)
     assert row["state_bytes"] > 8 << 20 > row["uploaded_bytes"] > 0
     assert 0 < row["p50_delay_ms"] <= row["p99_delay_ms"]
+
+
+def test_checkpoints_of_a_changelog_are_measured_with_what_they_store():
+    row = measure_changelog(keys=20_000, checkpoints=3, interval_s=0.1)
+    assert (row["workload"], row["checkpoints"]) == ("checkpoint-changelog-1M", 3)
+    assert row["state_bytes"] > 2_000_000 and 0 < row["uploaded_bytes"] < 0.02 * row["state_bytes"]

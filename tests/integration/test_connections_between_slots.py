@@ -25,16 +25,22 @@ class Peer:
             SECRET,
             slot_id,
             "127.0.0.1",
-            lambda peer, kind, channel, payload: self.frames.append((peer, kind, channel, bytes(payload))),
-            lambda peer, error: self.lost.append(peer),
+            lambda attempt, peer, kind, channel, payload: self.frames.append(
+                (peer, kind, channel, bytes(payload)) if attempt == 0 else (attempt, peer, kind, channel, bytes(payload))
+            ),
+            lambda attempt, peer, error: self.lost.append(peer),
             (ROWS,),
             CREDIT,
             connect_timeout_ms=2_000,
         )
 
-    def begin(self, *receivers, attempt=0, job_id="job"):
+    def begin(self, *receivers, attempt=0, job_id="job", beside=()):
+        self.connections.end_all_but(beside)
         addresses = {peer.slot_id: peer for peer in receivers}
         self.connections.begin(job_id, attempt, addresses, lambda: self.ready.append((job_id, attempt)))
+
+    def send(self, peer, kind, channel, buffers, attempt=0):
+        self.connections.for_attempt(attempt).send(peer, kind, channel, buffers)
 
     @property
     def address(self):
@@ -69,11 +75,11 @@ def test_records_go_with_the_connection_and_credits_against_it_in_both_direction
     c.begin()
     until(loop, lambda: a.ready and b.ready)
     assert c.ready == [("job", 0)]
-    a.connections.send("b", ROWS, 1, [b"to ", b"b"])
-    b.connections.send("a", ROWS, 2, [b"to a"])
+    a.send("b", ROWS, 1, [b"to ", b"b"])
+    b.send("a", ROWS, 2, [b"to a"])
     until(loop, lambda: a.frames and b.frames)
-    b.connections.send("a", CREDIT, 1, [b"c1"])
-    a.connections.send("b", CREDIT, 2, [b"c2"])
+    b.send("a", CREDIT, 1, [b"c1"])
+    a.send("b", CREDIT, 2, [b"c2"])
     until(loop, lambda: len(a.frames) == 2 and len(b.frames) == 2)
     assert b.frames == [("a", ROWS, 1, b"to b"), ("a", CREDIT, 2, b"c2")]
     assert a.frames == [("b", ROWS, 2, b"to a"), ("b", CREDIT, 1, b"c1")]
@@ -85,7 +91,7 @@ def test_a_peer_that_is_deployed_earlier_waits_and_nothing_is_lost(world):
     until(loop, lambda: a.ready)
     turn(loop)
     b.begin()
-    a.connections.send("b", ROWS, 1, [b"first"])
+    a.send("b", ROWS, 1, [b"first"])
     until(loop, lambda: b.frames)
     assert b.frames == [("a", ROWS, 1, b"first")]
     assert not a.lost and not b.lost
@@ -127,10 +133,10 @@ def test_a_peer_that_was_dropped_among_strangers_tries_again(world):
     thread.start()
     a.begin(dataclasses.replace(b.address, host="elsewhere", tcp=relay.getsockname()[:2]))
     until(loop, lambda: a.ready)
-    a.connections.send("b", ROWS, 1, [b"through"])
+    a.send("b", ROWS, 1, [b"through"])
     until(loop, lambda: b.frames)
     assert b.frames == [("a", ROWS, 1, b"through")] and not a.lost
-    a.connections.end()
+    a.connections.end_all_but(())
     thread.join()
     relay.close()
 
@@ -141,7 +147,7 @@ def test_a_frame_of_a_kind_that_does_not_go_that_way_ends_the_connection(world, 
     b.begin()
     a.begin(b.address)
     until(loop, lambda: a.ready)
-    a.connections._outgoing["b"].send(kind, 1, b"N.")
+    a.connections.for_attempt(0).outgoing["b"].send(kind, 1, b"N.")
     until(loop, lambda: a.lost and b.lost)
     assert not b.frames
 
@@ -167,8 +173,8 @@ def test_both_ends_learn_that_a_peer_is_lost(world):
     b.connections.close()
     until(loop, lambda: a.lost and c.lost)
     assert (a.lost, c.lost, b.lost) == (["b"], ["b"], [])
-    a.connections.send("b", ROWS, 1, [b"dropped"])
-    assert a.connections.pending_bytes("b") == 0
+    a.send("b", ROWS, 1, [b"dropped"])
+    assert a.connections.for_attempt(0).pending_bytes("b") == 0
 
 
 def test_a_new_attempt_leaves_the_old_one_without_calling_it_a_loss(world):
@@ -179,9 +185,45 @@ def test_a_new_attempt_leaves_the_old_one_without_calling_it_a_loss(world):
     a.begin(b.address, attempt=1)
     b.begin(a.address, attempt=1)
     until(loop, lambda: len(a.ready) == 2 and len(b.ready) == 2)
-    a.connections.send("b", ROWS, 1, [b"new"])
+    a.send("b", ROWS, 1, [b"new"], attempt=1)
     until(loop, lambda: b.frames)
-    assert b.frames == [("a", ROWS, 1, b"new")]
+    assert b.frames == [(1, "a", ROWS, 1, b"new")]
+    assert not a.lost and not b.lost
+
+
+def test_attempts_side_by_side_have_connections_of_their_own_and_end_one_by_one(world):
+    loop, a, b, c = world
+    a.begin(b.address)
+    b.begin(a.address)
+    until(loop, lambda: a.ready and b.ready)
+    a.begin(b.address, attempt=1, beside={0})
+    turn(loop)
+    b.begin(attempt=1, beside={0})
+    until(loop, lambda: len(a.ready) == 2 and len(b.ready) == 2)
+    a.send("b", ROWS, 1, [b"of 0"])
+    a.send("b", ROWS, 1, [b"of 1"], attempt=1)
+    until(loop, lambda: len(b.frames) == 2)
+    assert sorted(b.frames, key=len) == [("a", ROWS, 1, b"of 0"), (1, "a", ROWS, 1, b"of 1")]
+    b.send("a", CREDIT, 1, [b"c"], attempt=1)
+    until(loop, lambda: a.frames)
+    assert a.frames == [(1, "b", CREDIT, 1, b"c")]
+    b.connections.end_all_but({0})
+    until(loop, lambda: a.lost)
+    a.send("b", ROWS, 1, [b"goes on"])
+    until(loop, lambda: len(b.frames) == 3)
+    assert a.lost == ["b"] and not b.lost
+
+
+def test_a_peer_of_an_attempt_that_has_ended_beside_others_is_dropped(world):
+    loop, a, b, c = world
+    b.begin(attempt=1)
+    b.begin(attempt=3, beside={1})
+    a.begin(b.address, attempt=2)
+    until(loop, lambda: a.lost)
+    a.begin(b.address, attempt=3)
+    until(loop, lambda: a.ready)
+    turn(loop)
+    assert a.lost == ["b"]
 
 
 def test_a_peer_of_an_older_attempt_is_dropped(world):
@@ -212,5 +254,5 @@ def test_a_second_connection_in_the_name_of_a_peer_is_dropped(world):
     second = connect(loop, b.address.tcp, SECRET, ROLE_SLOT, on_close=lambda c, e: closed.append(e))
     second.send_message(PeerHello("job", 0, "a"))
     until(loop, lambda: closed)
-    a.connections.send("b", ROWS, 1, [b"still there"])
+    a.send("b", ROWS, 1, [b"still there"])
     until(loop, lambda: b.frames)

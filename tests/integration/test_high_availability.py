@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from flinkish.cli import main
 from flinkish.errors import LeadershipLostError
 from flinkish.jobmanager.leader_election import Lease
 from flinkish.shell.file_lease import encode_lease
+from flinkish.shell.high_availability import _forget
 from flinkish.shell.leadership import Leadership
 from flinkish.shell.zookeeper_lease import ZookeeperCell, ZookeeperLease, connect
 from flinkish.storage.conditional_store import FolderCell
@@ -97,11 +100,28 @@ def said(process: "subprocess.Popen[str]") -> list[str]:
     return out.splitlines()
 
 
-def test_the_standby_goes_on_when_the_leader_is_killed_and_nobody_runs_the_job_again(tmp_path):
+def running_tasks(capsys):
+    """Of the one job that drivers run which can be found; 0: none runs."""
+    capsys.readouterr()
+    assert main(["list", "-r", "--json"]) == 0
+    return sum(job["tasks"]["running"] for job in json.loads(capsys.readouterr().out)["jobs"])
+
+
+def test_the_standby_goes_on_when_the_leader_is_killed_and_nobody_runs_the_job_again(tmp_path, capsys):
     with on_files(tmp_path) as drivers:
         leader, standby = drivers.start_leader_and_standby()
+        wait_until(lambda: running_tasks(capsys) == 4, "two tasks in each of two slots")
+        assert main(["rescale", "recovery", "-p", "1"]) == 0
+        assert running_tasks(capsys) == 2
+        count = len(published(tmp_path))
+        wait_until(lambda: len(published(tmp_path)) > count, "results of one slot")
+        hidden = wait_until(lambda: list((tmp_path / "out").glob(".part-*")), "a file that is being written")[0]
+        left_over = hidden.with_name(hidden.name.replace("-00000-", "-00009-"))
         leader.kill()
+        left_over.touch()  # as a slot leaves it that is killed; whether its slots have left one depends on the moment
         before = record_on_files(tmp_path)
+        wait_until(lambda: running_tasks(capsys) == 2, "the standby's tasks, as many as there were")
+        assert not left_over.exists()
         drivers.let_go()
         assert said(standby)[-1] == "finished" and standby.returncode == 0
         assert published(tmp_path) == expected(RECORDS)
@@ -109,6 +129,7 @@ def test_the_standby_goes_on_when_the_leader_is_killed_and_nobody_runs_the_job_a
         assert (after.epoch, after.run_id, after.status) == (2, before.run_id, "FINISHED")
         assert after.next_checkpoint_id > before.next_checkpoint_id and after.attempt > before.attempt
         assert not list((tmp_path / "checkpoints").rglob("chk-*")), "checkpoints of a finished job are left over"
+        assert not list((tmp_path / "out").glob(".*")), "hidden files are left over"
         late = drivers.start()
         *told, ended = said(late)
         assert ended == "finished" and "has ended, FINISHED at" in told[-1]
@@ -131,6 +152,20 @@ def test_a_leader_that_was_stopped_finds_out_before_it_does_anything(tmp_path):
         assert published(tmp_path) == expected(RECORDS)
         record = record_on_files(tmp_path)
         assert (record.epoch, record.status) == (2, "FINISHED")
+
+
+@pytest.mark.soak
+@pytest.mark.launch
+def test_on_spark_too_the_standby_goes_on_when_the_leader_is_killed(tmp_path):
+    """Each driver has a Spark of its own; that of the standby starts when it takes over."""
+    spark = {"execution.target": "spark-application", "flinkish.spark.master": "local[2]", "spark.ui.enabled": "false"}
+    with on_files(tmp_path, **spark) as drivers:
+        leader, standby = drivers.start_leader_and_standby()
+        leader.kill()
+        drivers.let_go()
+        assert said(standby)[-1] == "finished" and standby.returncode == 0
+        assert published(tmp_path) == expected(RECORDS)
+        assert (record_on_files(tmp_path).epoch, record_on_files(tmp_path).status) == (2, "FINISHED")
 
 
 # ---- ZooKeeper ----------------------------------------------------------------------------------
@@ -224,6 +259,18 @@ def test_the_record_in_zookeeper_is_replaced_by_version(client):
     assert cell.replace(b"a", 0) == 1 and cell.replace(b"b", 0) is None
     assert cell.replace(b"b", 1) == 2 and cell.replace(b"c", 1) is None
     assert cell.read() == (b"b", 2)
+
+
+def test_a_job_that_is_to_be_forgotten_leaves_no_node(client, zookeeper):
+    settings = {
+        "high-availability.type": "zookeeper",
+        "high-availability.zookeeper.quorum": zookeeper.quorum,
+        "high-availability.cluster-id": "forgotten",
+    }
+    for job in ("ended", "other"):
+        client.create(f"/flink/forgotten/{job}/record", b"", makepath=True)
+    _forget(settings, "ended")
+    assert client.get_children("/flink/forgotten") == ["other"]
 
 
 # ---- jobs of a cluster that lives on -----------------------------------------------------------

@@ -11,11 +11,21 @@ import pytest
 from flinkish.datastream import StreamExecutionEnvironment
 from flinkish.errors import SlotLostError, UnsupportedSparkError
 from spark_plugin.session_cluster import SessionCluster
+from tests.integration import region_program
+from tests.integration.leftovers import carrier
 from tests.integration.waiting import wait_until
 
 pytestmark = [pytest.mark.usefixtures("no_jobs_left")]
 
 INDEPENDENT = {"slot.request.timeout": "180 s", "flinkish.launch-mode": "independent"}
+REGION_RECORDS = 3_000
+REGIONS = {
+    "parallelism.default": region_program.PARALLELISM,
+    "execution.checkpointing.interval": "100 ms",
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": 10,
+    "restart-strategy.fixed-delay.delay": "0 ms",
+}
 DYNAMIC = {
     "dynamicAllocation_enabled": "true",
     "dynamicAllocation_shuffleTracking_enabled": "true",
@@ -84,6 +94,27 @@ def test_after_sparks_last_retry_the_job_manager_launches_the_supervisor_anew(sp
         after, _ = kill_worker(cluster, 1)
         assert after[1][1] == 0, "a new Spark job"
         assert len(slots_of_a_job(env)) == 2
+
+
+def test_a_killed_slot_and_then_a_killed_worker_restart_only_the_region_that_had_a_task_there(spark_of_tests, tmp_path):
+    context = spark_of_tests.context_for("local[4]")
+    settings = {**INDEPENDENT, **REGIONS}
+    with SessionCluster(context, slots=3, configuration=settings) as cluster:
+        env = cluster.get_execution_environment(settings)
+        region_program.build(env, tmp_path, REGION_RECORDS, {REGION_RECORDS // 2: "kill-slot"}, after_a_checkpoint=True)
+        client = env.execute_async("regions")
+        wait_until(lambda: len(region_program.opened(tmp_path).get(1, ())) == 2, "the killed slot is replaced")
+        job = client._handle.describe()
+        (slot,) = {task["slot"] for task in job["tasks"] if task["subtask"] == 1}
+        (pid,) = [each["pid"] for each in cluster.describe()["slots"] if each["id"] == slot]
+        os.kill(carrier(pid, "worker"), signal.SIGKILL)
+        client.wait(120_000)
+        job = client._handle.describe()
+    attempts = {(task["subtask"], task["attempt"]) for task in job["tasks"]}
+    assert attempts == {(0, 0), (1, 2), (2, 0)}
+    region_program.check_exact(tmp_path, REGION_RECORDS)
+    region_program.check_left_alone(tmp_path, 0)
+    region_program.check_left_alone(tmp_path, 2)
 
 
 def test_a_job_whose_supervisor_dies_fails_with_its_cause_and_the_session_goes_on(spark_of_tests):

@@ -16,10 +16,14 @@ def survive(kills, seed, target="local-cluster", settings={}):
     return facts
 
 
+CHANGELOG = {"state.changelog.enabled": "true", "state.changelog.periodic-materialize.interval": "1 s"}
 ROCKSDB_UNALIGNED = {"state.backend.type": "rocksdb", "execution.checkpointing.unaligned.enabled": "true"}
 
 
-@pytest.mark.parametrize("settings", [pytest.param({}, marks=pytest.mark.soak), ROCKSDB_UNALIGNED])
+@pytest.mark.parametrize(
+    "settings",
+    [pytest.param({}, marks=pytest.mark.soak), pytest.param(CHANGELOG, marks=pytest.mark.soak), ROCKSDB_UNALIGNED],
+)
 def test_a_job_on_a_mini_cluster_survives_kills_in_each_phase(settings):
     survive(5, seed=16, target="mini-cluster", settings=settings)
 

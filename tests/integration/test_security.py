@@ -44,6 +44,8 @@ from tests.integration.waiting import wait_until
 WAIT_S = 60
 SEED = 20_261_128
 HALF_OPEN_MAX = 256
+ROLE_REST = "REST"
+TOLD_MAX = {ROLE_REST: 500}  # bytes; by others no more than their half of the handshake
 FLOOD = 1_000
 
 
@@ -175,7 +177,10 @@ def frame(kind, payload=b"", channel=0):
     return header(kind, channel, len(payload)) + payload
 
 
-def assert_dropped(sock, what, bytes_max=2 * HEADER_BYTES + 42 + 32):
+HANDSHAKE_BYTES = 2 * HEADER_BYTES + 42 + 32
+
+
+def assert_dropped(sock, what, bytes_max=HANDSHAKE_BYTES):
     """The other side closes, having said no more than its own half of the handshake."""
     heard = 0
     try:
@@ -209,10 +214,76 @@ def shake_hands(sock, secret, role, initiator=True):
 
 
 def authenticated(port, secret):
+    if port.role == ROLE_REST:
+        return ask_rest(port, "GET /jobs", expected=b"200")
     sock = port.connect()
     shake_hands(sock, secret, port.role)
     assert receive_frame(sock)[0] == KIND_PROOF
     return sock
+
+
+def rest_request(port, line, token=None, host=None, body=b"", length=None):
+    """``line``: method and path.  ``length``: that is said of the body."""
+    head = [f"{line} HTTP/1.1", f"Host: {host or port.place}", f"Content-Length: {length or len(body)}"]
+    head += [f"Authorization: Bearer {token}"] if token else []
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + body
+
+
+def ask_rest(port, line, expected, **request):
+    """The socket of a request that was answered so."""
+    sock = port.send(rest_request(port, line, **request))
+    answer = sock.recv(65536)
+    assert answer.split(b" ", 2)[1:2] == [expected], (line, request, answer)
+    return sock
+
+
+def strangers_at_rest(port, job_id, rng):
+    """(name, socket) of those that do not know the token; the job is not theirs to change."""
+    job = f"/jobs/{job_id}"
+    changes = [
+        f"PATCH {job}?mode=cancel", f"PATCH {job}/rescaling?parallelism=1", f"POST {job}/stop", f"POST {job}/savepoints",
+        f"POST {job}/checkpoints", f"PUT {job}/resource-requirements", f"DELETE {job}", f"POST /v1{job}/stop",
+    ]  # fmt: skip
+    for line in changes:
+        for token in (None, "x", "x" * 43, "\xe9", "x" * 10_000):
+            yield f"{line} without the token", ask_rest(port, line, b"401", token=token, body=b"{}")
+    for host in ("evil.example", "evil.example:80", f"localhost.evil.example:{port.address[1]}"):
+        yield "a page whose name leads here", ask_rest(port, f"GET {job}", b"403", host=host)
+        yield "a change by such a page", ask_rest(port, changes[0], b"403", host=host)
+    for number in range(5):
+        sock = port.send(rng.randbytes(rng.randrange(1, 6_000)))
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_WR)
+        yield f"garbage {number}", sock
+    for length in (2**20, 2**64, 10**30):
+        sock = port.send(rest_request(port, changes[0], length=length), b"x" * 100_000)
+        with contextlib.suppress(OSError):  # it has been dropped already
+            sock.shutdown(socket.SHUT_WR)
+        yield f"a length of {length}", sock
+    yield "a head without end", port.send(b"GET / HTTP/1.1\r\n", b"X: y\r\n" * 100_000)
+    yield "a line without end", port.send(b"GET /", b"x" * 100_000)
+    chunks = rest_request(port, changes[0]).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+    yield "chunks without end", port.send(chunks, b"1000\r\n%s\r\n" % (b"x" * 4096) * 50)
+    smuggled = rest_request(port, "POST /jobs", body=rest_request(port, changes[0]))
+    yield "a request in a request", port.send(smuggled)
+    yield "a path that leads elsewhere", port.send(rest_request(port, "GET /jobs/../../../etc/passwd"))
+
+
+def friends_at_rest(port, token, job_id):
+    """(name, socket) of those that know the token and ask for what cannot be."""
+    none = f"/jobs/{'0' * 32}"
+    for line, body, expected in (
+        (f"PATCH {none}?mode=cancel", b"", b"404"),
+        (f"PATCH /jobs/{job_id}?mode=explode", b"", b"410"),
+        (f"PATCH /jobs/{job_id}/rescaling?parallelism=-1", b"", b"400"),
+        (f"PATCH /jobs/{job_id}/rescaling?parallelism=1000000000000", b"", b"400"),
+        (f"POST /jobs/{job_id}/savepoints", b"[" * 60_000, b"400"),
+        (f"POST /jobs/{job_id}/savepoints", b'{"target-directory": {}}', b"400"),
+        (f"POST /jobs/{job_id}/savepoints", b"\x80\x05cos\nsystem\n", b"400"),
+        (f"GET /jobs/{job_id}/savepoints/{'f' * 64}", b"", b"404"),
+        (f"PUT /jobs/{job_id}/resource-requirements", b"{}", b"400"),
+    ):
+        yield line, ask_rest(port, line, expected, token=token, body=body)
 
 
 def strangers_without_the_secret(port, secret, bomb, rng):
@@ -268,19 +339,21 @@ class Silent:
         self._slow = []
         self._ended = threading.Event()
         for port in ports:
-            for part in (b"", hello[:HEADER_BYTES], hello[:30], hello):
+            text = b"GET /jobs HTTP/1.1\r\nHost: localhost\r\nX-Long: "
+            said = text if port.role == ROLE_REST else hello
+            for part in (b"", said[:HEADER_BYTES], said[:30], said):
                 self.sockets.append((f"{len(part)} bytes, then silence", port.send(part)))
             slow = port.connect()
             self.sockets.append(("a byte a second", slow))
-            self._slow.append(slow)
-        self._thread = threading.Thread(target=self._drip, args=(hello,))
+            self._slow.append((slow, said))
+        self._thread = threading.Thread(target=self._drip)
         self._thread.start()
 
-    def _drip(self, hello):
-        for byte in hello:
-            for sock in self._slow:
+    def _drip(self):
+        for place in range(40):
+            for sock, said in self._slow:
                 with contextlib.suppress(OSError):  # it has been dropped
-                    sock.send(bytes([byte]))
+                    sock.send(said[place : place + 1])
             if self._ended.wait(1):
                 return
 
@@ -362,7 +435,7 @@ def strangers_with_the_secret(port, secret, job_id, attempt, slot_ids):
             "a state that is none": message(TaskStateChanged(execution, "EXPLODED")),
             # The job goes on: the first of the two comes from no slot of it.
             "a failure of the job": (
-                message(SlotFailed(slot_ids[0], job_id, attempt, failure)) + message("nonsense")
+                message(SlotFailed(slot_ids[0], job_id, (execution,), failure)) + message("nonsense")
             ),
             "a huge frame": header(0, 0, 2**32 - 1),
         }
@@ -372,7 +445,7 @@ def strangers_with_the_secret(port, secret, job_id, attempt, slot_ids):
         yield what, sock
 
 
-def besiege(ports, job, secret, job_id, attempt, slot_ids, folder, seed=SEED):
+def besiege(ports, job, secret, token, job_id, attempt, slot_ids, folder, seed=SEED):
     """All of it, in an order of chance; the job goes on meanwhile."""
     print(f"seed={seed}")
     rng = random.Random(seed)
@@ -380,9 +453,12 @@ def besiege(ports, job, secret, job_id, attempt, slot_ids, folder, seed=SEED):
     pids = {port.pid for port in ports}
     silent = Silent(ports)
     for port in rng.sample(ports, len(ports)):
-        dropped = list(strangers_without_the_secret(port, secret, bomb, rng))
+        if port.role == ROLE_REST:
+            dropped = list(strangers_at_rest(port, job_id, rng))
+        else:
+            dropped = list(strangers_without_the_secret(port, secret, bomb, rng))
         for what, sock in dropped:
-            assert_dropped(sock, f"{what} at {port}")
+            assert_dropped(sock, f"{what} at {port}", TOLD_MAX.get(port.role, HANDSHAKE_BYTES))
         job.goes_on()
     silent.assert_all_dropped()
     descriptors = {pid: len(descriptors_of(pid)) for pid in pids}
@@ -391,7 +467,11 @@ def besiege(ports, job, secret, job_id, attempt, slot_ids, folder, seed=SEED):
         flood(port, secret)
         job.goes_on()
     for port in rng.sample(ports, len(ports)):
-        for what, sock in strangers_with_the_secret(port, secret, job_id, attempt, slot_ids):
+        if port.role == ROLE_REST:
+            talks = friends_at_rest(port, token, job_id)
+        else:
+            talks = strangers_with_the_secret(port, secret, job_id, attempt, slot_ids)
+        for what, sock in talks:
             assert_dropped(sock, f"{what} at {port}", bytes_max=10_000)
         job.goes_on()
     assert not os.path.exists(bomb.path), "a pickle of a stranger was opened"
@@ -412,7 +492,10 @@ def ports_of(cluster, pids, known):
     manager = cluster.job_manager
     slots = manager._dispatcher.resource_manager.slots.values()
     wait_until(lambda: all(slot.address is not None for slot in slots), "a slot is missing")
-    ports = [Port(os.getpid(), manager._listener.address, ROLE_JOB_MANAGER)]
+    ports = [
+        Port(os.getpid(), manager._listener.address, ROLE_JOB_MANAGER),
+        Port(os.getpid(), manager.rest.address, ROLE_REST),
+    ]
     for slot in slots:
         ports.append(Port(slot.pid, slot.address.tcp, ROLE_SLOT))
         if slot.address.unix_path is not None:
@@ -446,14 +529,15 @@ def test_every_port_of_a_job_withstands_strangers_and_the_job_does_not_notice(tm
         try:
             job.goes_on()
             ports = ports_of(cluster, set(family_of(os.getpid())) - set(before[1:]), known)
-            assert len(ports) == 5
-            secret = cluster.job_manager._secret
-            besiege(ports, job, secret, *job_of(cluster), tmp_path)
+            assert len(ports) == 6
+            secret, token = cluster.job_manager._secret, cluster.job_manager.rest.token
+            besiege(ports, job, secret, token, *job_of(cluster), tmp_path)
             assert job.finish() > 1_000
         finally:
             job.close()
     text = caplog.text + "".join(capfd.readouterr())
     assert_told_boundedly_and_without_the_secret(text, secret, 3)
+    assert token not in text
 
 
 def test_on_spark_the_same_ports_and_no_other_withstand_strangers_too(tmp_path, spark_of_tests, caplog):
@@ -467,9 +551,9 @@ def test_on_spark_the_same_ports_and_no_other_withstand_strangers_too(tmp_path, 
             job.goes_on()
             slots = [slot["pid"] for slot in cluster.describe()["slots"]]
             ports = ports_of(cluster, [os.getpid(), *slots], known)
-            assert len(ports) == 5
-            secret = cluster.job_manager._secret
-            besiege(ports, job, secret, *job_of(cluster), tmp_path, seed=SEED + 1)
+            assert len(ports) == 6
+            secret, token = cluster.job_manager._secret, cluster.job_manager.rest.token
+            besiege(ports, job, secret, token, *job_of(cluster), tmp_path, seed=SEED + 1)
             assert job.finish() > 1_000
         finally:
             job.close()
@@ -507,9 +591,9 @@ def test_with_tls_a_job_runs_over_tcp_and_refuses_who_lacks_its_certificate(tmp_
         try:
             job.goes_on()
             ports = ports_of(cluster, set(family_of(os.getpid())) - set(before[1:]), known)
-            assert len(ports) == 3, "no Unix sockets"
+            assert len(ports) == 4, "no Unix sockets"
             secret, bomb = cluster.job_manager._secret, Bomb(tmp_path / "exploded")
-            for port in ports:
+            for port in (port for port in ports if port.role != ROLE_REST):
                 assert_refused(port, secret, None)
                 assert_refused(port, secret, Tls(create_credentials()))
                 for what, sock in {

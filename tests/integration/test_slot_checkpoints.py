@@ -170,7 +170,7 @@ class Driver:
             self.connection.send_message(OperatorEvent(register.execution, register.operator_id, splits))
 
     def end_attempt(self):
-        self.connection.send_message(CancelTasks(self.job.job_id, self.attempt))
+        self.connection.send_message(CancelTasks(self.job.job_id, tuple(self.executions.values())))
         self.manager.until(lambda: len(self.states("CANCELED")) == len(self.executions))
 
     def said(self, kind):
@@ -208,7 +208,7 @@ class Driver:
             pending.operator_snapshots(checkpointed_vertices(self.job)),
         )  # fmt: skip
         storage.store_metadata(completed)
-        self.connection.send_message(CheckpointComplete(self.job.job_id, self.attempt, checkpoint_id))
+        self.connection.send_message(CheckpointComplete(self.job.job_id, checkpoint_id))
         return storage.load(location)
 
     def acknowledged(self, checkpoint_id):

@@ -24,12 +24,12 @@ from flinkish.messages.control import (
     RegisterSupervisor,
     RegistrationRefused,
     ReleaseSlot,
-    SlotFailed,
     StartTasks,
     StopSupervisor,
     SupervisorHeartbeat,
     TasksDeployed,
 )
+from flinkish.messages.deployment import ExecutionAttemptID, TaskDeploymentDescriptor
 from flinkish.messages.launch import SlotLaunch
 from flinkish.shell.connections import ROLE_JOB_MANAGER, ROLE_SLOT, Listener, connect
 from flinkish.shell.event_loop import EventLoop
@@ -446,7 +446,7 @@ def test_a_slot_answers_a_deployment_and_ignores_messages_of_other_attempts(job_
     job_manager.supervise("a")
     connection, slot = job_manager.registered("a")
     connection.send_message(StartTasks("job", 0))
-    connection.send_message(CancelTasks("other job", 7))
+    connection.send_message(CancelTasks("other job", ()))
     connection.send_message(deploy(attempt=0))
     connection.send_message(deploy(attempt=1))
     job_manager.until(lambda: TasksDeployed("job", 1) in job_manager.said)
@@ -459,10 +459,11 @@ def test_a_slot_answers_a_deployment_and_ignores_messages_of_other_attempts(job_
 def test_classes_that_cannot_be_loaded_fail_the_attempt_and_not_the_slot(job_manager):
     job_manager.supervise("a")
     connection, slot = job_manager.registered("a")
-    connection.send_message(deploy(main_classes=b"not a pickle"))
+    task = TaskDeploymentDescriptor(ExecutionAttemptID("job", 0, "v", 0), "v", 1, 128, b"", (), ())
+    connection.send_message(deploy(main_classes=b"not a pickle", tasks=(task,)))
     job_manager.until(lambda: job_manager.said)
-    (failure,) = job_manager.said
-    assert isinstance(failure, SlotFailed) and "__main__" in str(failure.failure.error)
+    (failed,) = job_manager.said
+    assert failed.state == "FAILED" and "__main__" in str(failed.failure.error)
     connection.send_message(deploy(attempt=1))
     job_manager.until(lambda: TasksDeployed("job", 1) in job_manager.said)
 

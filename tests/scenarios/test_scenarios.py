@@ -99,7 +99,9 @@ class Script:
 
     def do_complain(self, slot, job, about, peer):
         failure = TaskFailure(ConnectionLostError(f"lost the connection to {peer}"))
-        message = m.SlotFailed(slot, job, 0, failure, lost_peer=peer)
+        executions = self.dispatcher.jobs[job].executions.values()
+        in_slot = tuple(e.execution for e in executions if e.slot_id == slot)
+        message = m.SlotFailed(slot, job, in_slot, failure, lost_peer=peer)
         return e.SlotSaid(self.connections[slot], message)
 
     def do_say(self, job, task, text):
@@ -165,7 +167,7 @@ class Script:
                 return f"-> {self.names[connection]}: refused, {reason}"
             case e.Send(connection, message):
                 return f"-> {self.names[connection]}: {type(message).__name__} {message.job_id}"
-            case e.DeployToSlot(job, _, _, _, connection):
+            case e.DeployToSlot(job, _, _, _, _, connection):
                 return f"-> {self.names[connection]}: DeployTasks {job}"
             case e.JobStatusChanged(job, status, None):
                 return f"job {job} is {status}"

@@ -223,14 +223,14 @@ class BarrierWorld:
         self.events.append(f"complete {checkpoint_id}")
         self.complete.append(checkpoint_id)
         self._check_cut(checkpoint_id)
-        self._tell_all(CheckpointComplete("job", 0, checkpoint_id))
+        self._tell_all(CheckpointComplete("job", checkpoint_id))
         for older in [known for known in self.pending if known < checkpoint_id]:
             self._give_up(older, "subsumed")
 
     def _give_up(self, checkpoint_id: int, why: str) -> None:
         self.events.append(f"give up {checkpoint_id}: {why}")
         del self.pending[checkpoint_id]
-        self._tell_all(CheckpointAborted("job", 0, checkpoint_id, max(self.complete, default=0)))
+        self._tell_all(CheckpointAborted("job", checkpoint_id, max(self.complete, default=0)))
 
     def _tell_all(self, notice: Any) -> None:
         for inbox in self.inboxes.values():

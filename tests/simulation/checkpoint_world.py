@@ -469,11 +469,11 @@ class CheckpointWorld:
             case m.TriggerCheckpoint(_, checkpoint_id, _, options):
                 if checkpoint_id not in task.given_up:
                     task.triggered[checkpoint_id] = options
-            case m.CheckpointAborted(_, _, checkpoint_id):
+            case m.CheckpointAborted(_, checkpoint_id):
                 task.given_up.add(checkpoint_id)
                 if task.suspended == checkpoint_id:
                     task.suspended = None
-            case m.CheckpointComplete(_, _, checkpoint_id):
+            case m.CheckpointComplete(_, checkpoint_id):
                 after_the_end = task.ended_after is not None and checkpoint_id > task.ended_after
                 if task.suspended == checkpoint_id or (after_the_end and checkpoint_id in task.passed):
                     self.finish(task)

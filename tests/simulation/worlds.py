@@ -11,6 +11,7 @@ from tests.simulation.barrier_world import BarrierWorld
 from tests.simulation.checkpoint_world import CheckpointWorld
 from tests.simulation.unaligned_world import UnalignedWorld
 from tests.simulation.leader_world import LeaderWorld
+from tests.simulation.region_world import RegionWorld
 
 
 class World(Protocol):
@@ -29,6 +30,7 @@ WORLDS: dict[str, Callable[[int], World]] = {
     "barriers": BarrierWorld,
     "checkpoints": CheckpointWorld,
     "leaders": LeaderWorld,
+    "regions": RegionWorld,
     "unaligned": UnalignedWorld,
 }
 

@@ -6,8 +6,8 @@ when the checkpoint is complete, so each record is seen once however often the j
 checkpoints a job that fails or is cancelled leaves the folder as it was.  An empty result is a folder with one file
 that has no rows.
 
-A job that goes on from a checkpoint goes on in its folder; files of a driver that was killed, which no checkpoint
-publishes, stay there hidden.
+A job that goes on from a checkpoint goes on in its folder.  Hidden files that nothing needs any more are removed when
+its tasks restart, and when another driver takes it over; those of a driver that was killed stay, where none stood by.
 
     ParquetSink("out/windows", schema)
     FileSink.for_row_format("out/lines", str).build()                            # PyFlink's form
@@ -16,6 +16,7 @@ publishes, stay there hidden.
 from __future__ import annotations
 
 import copy
+import hashlib
 import os
 import uuid
 from dataclasses import dataclass
@@ -93,9 +94,11 @@ class FileSink(Sink[Any]):
         self.suffix = part_format.suffix if names is None else names.part_suffix
         self.part_size_bytes = part_size_bytes
         self.takes_columns = part_format.takes_columns
-        # Marks this sink's hidden files, so that those of a killed slot are found too.
+        # Of this driver, so that slots of one that has lost the job never write the same file as ours.
         self._token = uuid.uuid4().hex[:12]
-        self._replaces = overwrite  # what was there before, with the next commit; of the driver's object only
+        # Of the driver's object only: whose hidden files it may remove, and whether it replaces what was there before.
+        self._owner = ""
+        self._replaces = overwrite
 
     @staticmethod
     def for_row_format(base_path: Any, encoder: Any = None) -> "FileSinkBuilder":
@@ -116,6 +119,11 @@ class FileSink(Sink[Any]):
         typed = copy.copy(self)
         typed.part_format = self.part_format.with_record_type(record_type)
         return typed
+
+    def for_operator(self, job_id: str, operator_id: str) -> "FileSink":
+        owned = copy.copy(self)
+        owned._owner = _owner(job_id, operator_id)
+        return owned
 
     def is_data_file(self, name: str) -> bool:
         own = name.startswith((f"{self.prefix}-", "part-")) or name.endswith(".parquet")
@@ -232,12 +240,12 @@ class _FileWriter(PartSinkWriter):
             self._stem += f"-{context.attempt_number()}"
         self._suffix, self._part_size_bytes = sink.suffix, sink.part_size_bytes
         self._complete: list[PendingFile] = []
-        self._token = sink._token
+        self._marks = f"{sink._token}.{_owner(self._job_id, context.operator_id())}"
         self._parts = 0
         self._input_ended = False
 
     def next_name(self) -> str:
-        return f".{self._stem}-{self._parts:05d}.{self._token}.inprogress"
+        return f".{self._stem}-{self._parts:05d}.{self._marks}.inprogress"
 
     def written(self) -> None:
         if self._part_size_bytes is not None and self._stream.tell() >= self._part_size_bytes:
@@ -318,12 +326,17 @@ class _FileCommitter(Committer):
                     self._system.delete_file(path)
 
     def remove_leftovers(self, kept: Iterable[PendingFile]) -> None:
-        """Hidden files of slots that were killed."""
+        """Hidden files of slots and drivers that were killed."""
         needed = {file.hidden_name for file in kept}
         selector = fs.FileSelector(self._folder, allow_not_found=True)
         for info in self._system.get_file_info(selector):
-            if info.base_name.endswith(f".{self._sink._token}.inprogress") and info.base_name not in needed:
+            if info.base_name.endswith(f".{self._sink._owner}.inprogress") and info.base_name not in needed:
                 self._system.delete_file(info.path)
+
+
+def _owner(job_id: str, operator_id: str) -> str:
+    """Marks the hidden files of a sink in a job, so that those of killed slots and drivers are found too."""
+    return hashlib.sha256(f"{job_id} {operator_id}".encode()).hexdigest()[:16]
 
 
 def visible_names(system: fs.FileSystem, folder: str) -> list[str]:

@@ -46,7 +46,7 @@ def test_a_key_that_is_nearly_a_known_one_gives_a_suggestion(key, nearest):
     [
         "my.key", "spark.executor.memory", "spark.app.name", "taskmanager.memory.process.size", "state.checkpoints.dir",
         "python.executable", "task.cancellation.timers.timeout",
-        "pipeline.jars", "pipeline.global-job-parameters.day", "metrics.latency.granularity", "rest.port",
+        "pipeline.jars", "pipeline.global-job-parameters.day", "metrics.latency.granularity", "rest.bind-port",
     ],
 )  # fmt: skip
 def test_keys_of_the_user_of_spark_and_of_flink_stay_silent(key):
@@ -211,8 +211,7 @@ def test_a_state_backend_whose_package_is_missing_is_refused(monkeypatch):
         check_configuration(settings)
 
 
-def test_a_changelog_is_kept_with_rocksdb_only():
+def test_a_changelog_is_kept_with_either_state_backend():
     settings = {"state.changelog.enabled": "true", "state.changelog.periodic-materialize.interval": "1 min"}
-    assert check_configuration({**settings, "state.backend.type": "rocksdb"}) == []
-    with pytest.raises(ConfigurationError, match="changelog of the state backend hashmap"):
-        check_configuration(settings)
+    for backend in ("rocksdb", "hashmap"):
+        assert check_configuration({**settings, "state.backend.type": backend}) == []

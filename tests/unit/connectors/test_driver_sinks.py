@@ -2,12 +2,14 @@
 
 import dataclasses
 
+import cloudpickle
 import pyarrow as pa
 import pytest
 
 from flinkish.connectors.collect_sink import CollectSink
 from flinkish.connectors.discarding import DiscardingSink
 from flinkish.connectors.print_sink import PrintSink
+from flinkish.errors import ExternalError
 from flinkish.testing.spi_fakes import SinkRun
 
 
@@ -113,6 +115,24 @@ def test_large_records_travel_one_by_one_and_few_at_a_time():
     assert writer.has_room, "5 MiB are left"
     run.finish()
     assert list(results) == large[3:]
+
+
+def test_records_of_a_writer_that_restarts_come_again_and_those_of_others_stay():
+    sink = CollectSink(window_batches=1)
+    run = SinkRun(sink, parallelism=2)
+    for subtask in range(2):
+        run.write([f"of {subtask}"], subtask)
+        run.writers[subtask].flush(False)
+    run.deliver()
+    run.coordinator.subtask_reset(1)
+    run.coordinator.handle(1, 1, [cloudpickle.dumps(["of 1 again"])])
+    results = sink.results()
+    assert [next(results), next(results)] == ["of 0", "of 1 again"]
+    run.deliver()
+    assert run.writers[0].has_room, "its batch was taken"
+    run.coordinator.subtask_reset(1)
+    with pytest.raises(ExternalError, match="restarted from its beginning"):
+        next(results)
 
 
 def test_collect_results_raise_the_jobs_error_behind_its_records():

@@ -112,7 +112,27 @@ def test_abort_also_removes_files_of_a_slot_that_was_killed(tmp_path):
     run = SinkRun(sink)
     run.write([("a", 1, 1.0)])
     assert len(names(tmp_path)) == 1  # hidden; its writer never closes
-    sink.create_committer().remove_leftovers([])
+    run._sink.create_committer().remove_leftovers([])
+    assert names(tmp_path) == []
+
+
+def test_who_takes_a_job_over_removes_what_the_driver_before_has_left_and_nothing_of_others(tmp_path):
+    def run_of(job_id, operator_id):
+        """A driver's; what it writes stays hidden, for its writer never closes."""
+        run = SinkRun(ParquetSink(tmp_path, SCHEMA), job_id=job_id)
+        run.contexts[0].operator_id = lambda: operator_id
+        run.writers = [run._sink.create_writer(run.contexts[0])]
+        run.write([("a", 1, 1.0)])
+        return ParquetSink(tmp_path, SCHEMA).for_operator(job_id, operator_id).create_committer()
+
+    mine, others_operator, others_job = run_of("a" * 32, "op"), run_of("a" * 32, "op2"), run_of("b" * 32, "op")
+    run_of("a" * 32, "op")  # the new driver's own; no name is the same
+    assert len(names(tmp_path)) == 4
+    mine.remove_leftovers([])
+    assert len(names(tmp_path)) == 2
+    others_operator.remove_leftovers([])
+    assert [name.startswith(".part-bbbbbbbb-") for name in names(tmp_path)] == [True]
+    others_job.remove_leftovers([])
     assert names(tmp_path) == []
 
 
@@ -543,7 +563,7 @@ def test_aborting_removes_what_was_prepared_and_leftovers_but_nothing_that_is_ne
     sink = ParquetSink(tmp_path, SCHEMA)
     run = SinkRun(sink)
     aborted, kept = prepared(run, 1), prepared(run, 2)
-    committer = sink.create_committer()
+    committer = run._sink.create_committer()
     committer.abort(aborted)
     run.write([("3", 3, None)])  # its writer is killed
     committer.remove_leftovers(kept)

@@ -139,7 +139,7 @@ def test_a_checkpoint_goes_from_coordinators_to_tasks_to_storage_and_then_all_he
     commit = CheckpointCommit("j", "r", 1, {"sink": (b"files",)})
     assert checkpoint.commits == (commit,)
     assert step(core, e.MetadataStored(1), 130) == [
-        e.SendToAllTasks(CheckpointComplete("j", 0, 1)),
+        e.SendToAllTasks(CheckpointComplete("j", 1)),
         e.NotifyCoordinators("j", 1, True),
         e.CommitCheckpoint(commit),
     ]
@@ -167,7 +167,7 @@ def test_the_older_checkpoint_is_discarded_last():
     core = coordinator()
     complete(core)
     effects = complete(core, 200)
-    assert effects == [e.SendToAllTasks(CheckpointComplete("j", 0, 2)), e.DiscardCheckpoint("j", "d/j/chk-1")]
+    assert effects == [e.SendToAllTasks(CheckpointComplete("j", 2)), e.DiscardCheckpoint("j", "d/j/chk-1")]
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_a_checkpoint_that_takes_too_long_is_given_up():
     assert step(core, e.Tick(), 149) == []
     assert step(core, e.Tick(), 150) == [
         e.NotifyCoordinators("j", 1, False),
-        e.SendToAllTasks(CheckpointAborted("j", 0, 1, 0)),
+        e.SendToAllTasks(CheckpointAborted("j", 1, 0)),
         e.DiscardCheckpoint("j", "d/j/chk-1"),
     ]
 
@@ -382,7 +382,7 @@ def test_metadata_that_cannot_be_stored_give_the_checkpoint_up():
     begin(core)
     acknowledge(core, 1, blob=b"x")
     effects = step(core, e.MetadataStored(1, ExternalError("disk full")))
-    assert effects[:2] == [e.SendToAllTasks(CheckpointAborted("j", 0, 1, 0)), e.DiscardCheckpoint("j", "d/j/chk-1")]
+    assert effects[:2] == [e.SendToAllTasks(CheckpointAborted("j", 1, 0)), e.DiscardCheckpoint("j", "d/j/chk-1")]
     assert "its metadata could not be stored: disk full" in effects[2].error.why
     assert core.completed.latest is None and not core.has_unpublished
 
@@ -404,7 +404,7 @@ def test_an_older_pending_checkpoint_is_subsumed():
     begin(core, 200)
     acknowledge(core, 2, 210)
     effects = step(core, e.MetadataStored(2), 220)
-    assert effects[1:] == [e.SendToAllTasks(CheckpointAborted("j", 0, 1, 0)), e.DiscardCheckpoint("j", "d/j/chk-1")]
+    assert effects[1:] == [e.SendToAllTasks(CheckpointAborted("j", 1, 0)), e.DiscardCheckpoint("j", "d/j/chk-1")]
 
 
 # ---- tasks that have finished -------------------------------------------------------------------
@@ -450,7 +450,7 @@ def test_at_the_end_of_all_data_a_checkpoint_begins_at_once_and_once():
     assert step(core, NotifyEndOfData(SINK1), 6) == [trigger(1, 6)]
     assert step(core, NotifyEndOfData(SINK1), 7) == []
     acknowledge(core, 1, 8)
-    assert step(core, e.MetadataStored(1), 9) == [e.SendToAllTasks(CheckpointComplete("j", 0, 1))]
+    assert step(core, e.MetadataStored(1), 9) == [e.SendToAllTasks(CheckpointComplete("j", 1))]
     for task in ALL:
         assert step(core, e.TaskFinished(task), 10) == []
 
@@ -575,7 +575,7 @@ def test_a_region_that_restarts_leaves_what_others_prepared():
     step(core, ack(SINK0, 1, b"0"))
     step(core, ack(SINK1, 1, b"1"))
     assert step(core, e.TasksStopped(frozenset({SINK1}))) == [
-        e.SendToAllTasks(CheckpointAborted("j", 0, 1, 0)),
+        e.SendToAllTasks(CheckpointAborted("j", 1, 0)),
         e.DiscardCheckpoint("j", "d/j/chk-1"),
         e.AbortCommittables("j", {"sink": (b"1",)}),
     ]
@@ -688,12 +688,12 @@ def test_a_job_stops_with_a_savepoint(kind):
     core = coordinator()
     begin(core)
     effects = request(core, kind, 110)
-    assert effects[:2] == [e.SendToAllTasks(CheckpointAborted("j", 0, 1, 0)), e.DiscardCheckpoint("j", "d/j/chk-1")]
+    assert effects[:2] == [e.SendToAllTasks(CheckpointAborted("j", 1, 0)), e.DiscardCheckpoint("j", "d/j/chk-1")]
     assert effects[2].message.options.kind is kind
     acknowledge(core, 2, 120, b"x")
     effects = step(core, e.MetadataStored(2), 130)
     commit = CheckpointCommit("j", "r", 2, {"sink": (b"x",) * 3})
-    assert effects == [e.SendToAllTasks(CheckpointComplete("j", 0, 2)), e.CommitCheckpoint(commit)]
+    assert effects == [e.SendToAllTasks(CheckpointComplete("j", 2)), e.CommitCheckpoint(commit)]
     assert step(core, e.Tick(), 10_000) == []  # no other begins
     assert of(e.SnapshotResult, step(core, e.SnapshotRequested(2, SAVEPOINT), 10_000))[0].error
     step(core, e.CheckpointCommitted("r", 2), 10_000)

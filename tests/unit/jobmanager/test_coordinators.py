@@ -66,15 +66,15 @@ def coordinator():
 
 def test_an_enumerator_sees_readers_requests_and_events_and_its_answers_travel():
     made, source, sent = coordinator()
-    made.handle(1, SourceRegister("host"))
+    made.handle(1, 0, SourceRegister("host"))
     assert made.current_parallelism() == 2 and list(made.registered_readers()) == [1]
-    made.handle(1, SourceRequestSplit("host"))
-    made.handle(1, SourceCustomEvent(cloudpickle.dumps(41)))
+    made.handle(1, 0, SourceRequestSplit("host"))
+    made.handle(1, 0, SourceCustomEvent(cloudpickle.dumps(41)))
     made.close()
-    made.handle(1, SourceRequestSplit("host"))
+    made.handle(1, 0, SourceRequestSplit("host"))
     assert source.enumerator.calls == ["start", ("reader", 1), "close"]
-    assert [subtask for subtask, _ in sent] == [1, 1, 1]
-    add, end, event = [payload for _, payload in sent]
+    assert [said[:2] for said in sent] == [(1, 0)] * 3
+    add, end, event = [payload for *_, payload in sent]
     assert isinstance(add, SourceAddSplits) and cloudpickle.loads(add.splits) == ["split"]
     assert end == SourceNoMoreSplits()
     assert cloudpickle.loads(event.event) == 42
@@ -155,6 +155,27 @@ def test_every_sink_is_aborted_even_when_one_fails_to():
     [error] = abort_sinks([collected(failing), collected(last)], str)
     assert "disk gone" in str(error)
     assert last.calls == [("abort", []), "close"]
+
+
+def test_what_subtasks_that_restart_have_handed_over_is_taken_out_and_that_of_others_stays():
+    collector = collected(FakeSink(), s0=["a"], s1=["b"], s2=["c"])
+    assert [cloudpickle.loads(blob) for blob in collector.take([1, 7])] == [["b"]]
+    assert collector.take([1]) == []
+    assert [cloudpickle.loads(blob) for blob in collector.take()] == [["a"], ["c"]] and not collector.by_subtask
+
+
+def test_what_replaced_tasks_have_left_behind_is_removed_when_all_is_published():
+    class Cleaning(FakeCommitter):
+        def remove_leftovers(self, kept):
+            self.sink.calls.append(("remove but", list(kept)))
+
+    sink = FakeSink()
+    sink.create_committer = lambda: Cleaning(sink)
+    assert commit_sinks([collected(sink, s0=["a"])], str, kept={"sink": (cloudpickle.dumps(["in a savepoint"]),)}) is None
+    assert sink.calls == [("commit", ["a"]), ("remove but", ["in a savepoint"]), "close"]
+    sink.calls.clear()
+    assert commit_sinks([collected(sink)], str) is None
+    assert sink.calls == [("commit", []), "close"]
 
 
 def test_values_for_writers_travel_pickled():

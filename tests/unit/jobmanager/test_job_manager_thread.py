@@ -225,7 +225,7 @@ def test_a_slot_process_that_dies_fails_the_job(start):
 def test_metrics_of_tasks_are_kept_also_after_the_end(start):
     def behave(slot, message):
         tasks = {str(slot.tasks[0].execution): {"numRecordsIn": 7}}
-        slot.connection.send_message(m.MetricsReport("j", 0, slot.slot_id, tasks))
+        slot.connection.send_message(m.MetricsReport("j", slot.slot_id, tasks))
         slot.all_to("FINISHED")
 
     job = start(slots=1, behave=behave).submit(graph("j"))

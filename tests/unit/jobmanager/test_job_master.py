@@ -93,6 +93,10 @@ def execution(vertex, subtask, attempt=0):
     return ExecutionAttemptID("j", attempt, vertex, subtask)
 
 
+def of_slot(subtask, attempt=0):
+    return execution("v", subtask, attempt), execution("w", subtask, attempt)
+
+
 def changed(vertex, subtask, state, error=None, attempt=0):
     failure = TaskFailure(error) if error else None
     message = TaskStateChanged(execution(vertex, subtask, attempt), state, failure)
@@ -170,8 +174,8 @@ def test_the_first_failure_cancels_the_other_tasks_and_is_the_cause():
     error = UserFunctionError("boom")
     assert step(job, changed("v", 0, "FAILED", error)) == [
         JobStatusChanged("j", "FAILING"),
-        SendToSlot("j", "s0", CancelTasks("j", 0)),
-        SendToSlot("j", "s1", CancelTasks("j", 0)),
+        SendToSlot("j", "s0", CancelTasks("j", (execution("w", 0),))),
+        SendToSlot("j", "s1", CancelTasks("j", of_slot(1))),
     ]
     assert step(job, changed("w", 0, "FAILED", UserFunctionError("second"))) == []
     assert step(job, changed("v", 1, "CANCELED")) == []
@@ -186,7 +190,7 @@ def test_the_first_failure_cancels_the_other_tasks_and_is_the_cause():
 def test_a_lost_slot_is_the_cause_even_when_its_peers_complain_first():
     job = running()
     gone = ConnectionLostError("lost the connection to a peer")
-    complaint = SlotFailed("s0", "j", 0, TaskFailure(gone), lost_peer="s1")
+    complaint = SlotFailed("s0", "j", of_slot(0), TaskFailure(gone), lost_peer="s1")
     effects = step(job, FromSlot("s0", complaint))
     assert effects[0] == JobStatusChanged("j", "FAILING") and job.cause is gone
     step(job, changed("v", 0, "CANCELED"))
@@ -208,7 +212,7 @@ def test_a_task_that_fails_for_a_lost_connection_is_a_consequence_too():
 def test_a_slot_that_ends_by_itself_gives_the_reason_and_its_tasks_only_say_that_they_ended():
     job = running()
     told = SlotLostError("lost slot s1", why="its process was told to end by SIGTERM")
-    step(job, FromSlot("s1", SlotFailed("s1", "j", 0, TaskFailure(told))))
+    step(job, FromSlot("s1", SlotFailed("s1", "j", of_slot(1), TaskFailure(told))))
     for vertex, subtask in (("v", 1), ("w", 1), ("v", 0), ("w", 0)):
         step(job, changed(vertex, subtask, "CANCELED"))
     assert job.status is JobStatus.FAILED and job.cause is told
@@ -224,7 +228,8 @@ def test_a_slot_that_cannot_build_its_tasks_needs_no_answer_to_the_cancel():
     job = master()
     job.start(0)
     step(job, SlotsAllocated("j", SLOTS))
-    step(job, FromSlot("s1", SlotFailed("s1", "j", 0, TaskFailure(UserFunctionError("no module")))))
+    for vertex in ("v", "w"):
+        step(job, changed(vertex, 1, "FAILED", UserFunctionError("no module")))
     for vertex in ("v", "w"):
         step(job, changed(vertex, 0, "CANCELED"))
     assert job.status is JobStatus.FAILED and job.cause.what == "no module"
@@ -243,7 +248,7 @@ def test_the_loss_of_a_slot_that_runs_fails_the_job():
     lost = SlotLostError("lost slot s1")
     assert step(job, SlotLost("j", "s1", lost)) == [
         JobStatusChanged("j", "FAILING"),
-        SendToSlot("j", "s0", CancelTasks("j", 0)),
+        SendToSlot("j", "s0", CancelTasks("j", of_slot(0))),
     ]
     assert all_change(job, "CANCELED")[0] == JobStatusChanged("j", "FAILED", lost)
 
@@ -252,8 +257,8 @@ def test_cancel_ends_in_canceled_after_the_last_task():
     job = running()
     assert step(job, CancelRequested("j")) == [
         JobStatusChanged("j", "CANCELLING"),
-        SendToSlot("j", "s0", CancelTasks("j", 0)),
-        SendToSlot("j", "s1", CancelTasks("j", 0)),
+        SendToSlot("j", "s0", CancelTasks("j", of_slot(0))),
+        SendToSlot("j", "s1", CancelTasks("j", of_slot(1))),
     ]
     assert step(job, CancelRequested("j")) == []
     assert all_change(job, "CANCELED") == [
@@ -375,8 +380,8 @@ def test_after_a_failure_the_next_attempt_is_deployed_into_the_living_slots_when
     assert without_warnings(step(job, changed("v", 0, "FAILED", error), 5)) == [
         JobStatusChanged("j", "RESTARTING"),
         StopCoordinators("j"),
-        SendToSlot("j", "s0", CancelTasks("j", 0)),
-        SendToSlot("j", "s1", CancelTasks("j", 0)),
+        SendToSlot("j", "s0", CancelTasks("j", (execution("w", 0),))),
+        SendToSlot("j", "s1", CancelTasks("j", of_slot(1))),
     ]
     assert step(job, changed("w", 0, "CANCELED"), 6) == []
     assert step(job, changed("v", 1, "CANCELED"), 7) == []
@@ -421,7 +426,7 @@ def test_a_lost_slot_is_asked_for_at_once_and_the_others_are_kept():
 def test_a_slot_that_has_failed_in_itself_is_killed_and_not_used_again():
     job = restarting()
     failure = TaskFailure(SlotLostError("out of memory"))
-    effects = step(job, FromSlot("s1", SlotFailed("s1", "j", 0, failure)))
+    effects = step(job, FromSlot("s1", SlotFailed("s1", "j", of_slot(1), failure)))
     assert KillSlots("j", ("s1",), "it has failed, and is replaced") in effects
     all_change(job, "CANCELED")
     assert job.status is JobStatus.RESTARTING
@@ -563,7 +568,7 @@ def test_sources_are_triggered_and_all_slots_hear_of_the_complete_checkpoint():
     assert all(isinstance(e.message, TriggerCheckpoint) for e in triggers)
     _, effects = complete(job, 1)
     told = [(e.slot_id, e.message) for e in effects if isinstance(e, SendToSlot)]
-    assert told == [("s0", CheckpointComplete("j", 0, 1)), ("s1", CheckpointComplete("j", 0, 1))]
+    assert told == [("s0", CheckpointComplete("j", 1)), ("s1", CheckpointComplete("j", 1))]
 
 
 def test_a_restart_goes_on_from_the_newest_complete_checkpoint():

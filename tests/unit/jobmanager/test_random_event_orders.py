@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis.strategies import integers
 
-from flinkish.datastream.partitioners import RebalancePartitioner
+from flinkish.datastream.partitioners import ForwardPartitioner, RebalancePartitioner
 from flinkish.errors import ConnectionLostError, ExternalError, UserFunctionError
 from flinkish.graph.job_graph import ChainedOperator, JobEdge, JobGraph, JobVertex, OperatorChainSpec
 from flinkish.jobmanager import events as e
@@ -33,15 +33,16 @@ class Process:
     connection: int
     pid: int
     job_id: str = ""
-    attempt: int = -1
+    attempt: int = -1  # of the tasks deployed last
     tasks: dict = field(default_factory=dict)
+    attempts: dict = field(default_factory=dict)  # of each task
     to_acknowledge: deque = field(default_factory=deque)  # (vertex, subtask, checkpoint id)
     end_of_data: set = field(default_factory=set)  # tasks that wait for a checkpoint
     told_to_end: str = ""
 
-    def set_all(self, old, new):
-        for key, state in self.tasks.items():
-            if state in old:
+    def set_all(self, keys, old, new):
+        for key in keys:
+            if self.tasks[key] in old:
                 self.tasks[key] = new
 
 
@@ -69,6 +70,7 @@ class World:
         self.requests = set()  # snapshots, and rescalings with an id below 0, that somebody waits for
         self.durable = set()  # (job, checkpoint id)
         self.restarts = 0
+        self.restarts_of_regions = 0
         self.rescales = 0
         self.step(e.Launched("L", tuple((i, (s,)) for i, s in enumerate(self.slots))))
 
@@ -87,21 +89,33 @@ class World:
 
     def carry_out(self, effect):
         match effect:
-            case e.DeployToSlot(job_id, attempt, index, slots, connection):
+            case e.DeployToSlot(job_id, attempt, index, slots, beside, connection):
                 process = self.process_at(connection)
                 if process is None:
                     return
-                assert set(process.tasks.values()) <= set(OVER), "two attempts run in one slot"
                 executions = self.dispatcher.jobs[job_id].executions
-                process.job_id, process.attempt = job_id, attempt
-                process.tasks = {
+                deployed = {
                     key: "DEPLOYING"
                     for key, execution in executions.items()
-                    if execution.slot_id == slots[index].slot_id
+                    if execution.slot_id == slots[index].slot_id and (beside is None or key in beside)
                 }
-                process.to_acknowledge.clear()
-                process.end_of_data.clear()
-                self.restarts += attempt > 0 and index == 0
+                assert deployed, "nothing to run there"
+                before = [state for key, state in process.tasks.items() if beside is None or key in deployed]
+                assert set(before) <= set(OVER), "two attempts at a task run at once"
+                assert all(executions[key].execution.attempt == attempt for key in deployed)
+                if beside is None:
+                    process.tasks.clear()
+                process.job_id, process.attempt = job_id, attempt
+                process.tasks.update(deployed)
+                process.attempts.update(dict.fromkeys(deployed, attempt))
+                process.to_acknowledge = deque(to for to in process.to_acknowledge if to[:2] not in deployed)
+                process.end_of_data = {waits for waits in process.end_of_data if waits[0] not in deployed}
+                if beside is None:
+                    process.to_acknowledge.clear()
+                    process.end_of_data.clear()
+                    self.restarts += attempt > 0 and index == 0
+                else:
+                    self.restarts_of_regions += 1
             case e.Send(connection, message):
                 self.receive(connection, message)
             case e.CloseConnection(connection):
@@ -155,19 +169,22 @@ class World:
                 return
             case m.ReleaseSlot():
                 process.told_to_end = "released"
-            case m.StartTasks(_, attempt) if attempt == process.attempt:
-                process.set_all(("DEPLOYING",), "INITIALIZING")
-            case m.CancelTasks(_, attempt) if attempt == process.attempt:
-                process.set_all(("DEPLOYING", "INITIALIZING", "RUNNING"), "CANCELING")
+            case m.StartTasks(_, attempt):
+                started = [key for key in process.tasks if process.attempts[key] == attempt]
+                process.set_all(started, ("DEPLOYING",), "INITIALIZING")
+            case m.CancelTasks(_, executions):
+                keys = [(id_.vertex_id, id_.subtask_index) for id_ in executions]
+                assert [self.execution(process, key) for key in keys] == list(executions)
+                process.set_all(keys, ("DEPLOYING", "INITIALIZING", "RUNNING"), "CANCELING")
             case c.TriggerCheckpoint(execution, checkpoint_id):
                 # Barriers reach every task that runs, in whatever slot.
                 for other in self.process.values():
-                    if (other.job_id, other.attempt) == (execution.job_id, execution.attempt):
+                    if other.job_id == execution.job_id:
                         for key, state in other.tasks.items():
                             entry = (*key, checkpoint_id)
                             if state == "RUNNING" and entry not in other.to_acknowledge:
                                 other.to_acknowledge.append(entry)
-            case c.CheckpointComplete(_, attempt, checkpoint_id) if attempt == process.attempt:
+            case c.CheckpointComplete(_, checkpoint_id):
                 for key, after in list(process.end_of_data):
                     if checkpoint_id > after and process.tasks[key] == "RUNNING":
                         process.end_of_data.discard((key, after))
@@ -179,13 +196,20 @@ class World:
         self.submitted += 1
         job_id = f"j{self.submitted}"
         names = ("v", "w")[: self.rng.randint(1, 2)]
-        edges = [JobEdge(1, "v", "w", 0, RebalancePartitioner())] if "w" in names else []
+        parallelism = {name: self.rng.randint(1, len(self.slots)) for name in names}
+        edges = []
+        kind = self.rng.choice(("rebalance", "forward", "none")) if "w" in names else "none"
+        if kind == "forward":
+            parallelism["w"] = parallelism["v"]
+        if kind != "none":
+            partitioner = ForwardPartitioner() if kind == "forward" else RebalancePartitioner()
+            edges.append(JobEdge(1, "v", "w", 0, partitioner))
         vertices = [
             JobVertex(
                 name,
                 name,
                 OperatorChainSpec((ChainedOperator(0, f"op-{name}", name, None),), (), ()),
-                self.rng.randint(1, len(self.slots)),
+                parallelism[name],
                 128,
                 "default",
                 [edge for edge in edges if edge.target_vertex_id == name],
@@ -206,13 +230,15 @@ class World:
             frozenset({"op-v"} if self.rng.random() < 0.5 else ()),
             run_id="r",
         )  # fmt: skip
+        reactive = ReactiveScaling(300, 200, 100) if self.rng.random() < 0.2 else None
         description = JobDescription(
             JobGraph(job_id, job_id, vertices),
             tuple((f"op-{name}", name) for name in names),
             commits,
             checkpoints=settings,
             restart_strategy=restart,
-            reactive=ReactiveScaling(300, 200, 100) if self.rng.random() < 0.2 else None,
+            reactive=reactive,
+            region_failover=reactive is None and self.rng.random() < 0.6,
         )
         self.step(e.JobSubmitted(description))
 
@@ -255,7 +281,7 @@ class World:
             self.end_process(slot)
             return
         states = set(process.tasks.values())
-        if states == {"DEPLOYING"}:
+        if "DEPLOYING" in states and self.rng.random() < 0.5:
             self.step(e.SlotSaid(process.connection, m.TasksDeployed(process.job_id, process.attempt)))
         if process.to_acknowledge and self.rng.random() < 0.7:
             self.acknowledge(process)
@@ -269,7 +295,7 @@ class World:
             return
         key = self.rng.choice(movable)
         state = _NEXT[process.tasks[key]]
-        if self.chaos and state in ("RUNNING", "FINISHED") and self.rng.random() < 0.1:
+        if self.chaos and state in ("RUNNING", "FINISHED") and self.rng.random() < 0.2:
             self.change(process, key, "FAILED", TaskFailure(UserFunctionError("boom")))
         elif state == "FINISHED" and self.waits_for_checkpoint(process):
             last = max((id_ for *_, id_ in process.to_acknowledge), default=0)
@@ -286,7 +312,7 @@ class World:
         return job is not None and job.checkpoints.configuration.final_checkpoint
 
     def execution(self, process, key):
-        return ExecutionAttemptID(process.job_id, process.attempt, *key)
+        return ExecutionAttemptID(process.job_id, process.attempts[key], *key)
 
     def change(self, process, key, state, failure=None):
         process.tasks[key] = state
@@ -358,15 +384,19 @@ class World:
             process = self.process[slot]
             failure = TaskFailure(ConnectionLostError("lost"))
             lost_peer = self.rng.choice((None, *self.slots))
-            if lost_peer is None and "DEPLOYING" in process.tasks.values():
-                process.tasks.clear()  # it could not even build them
-            elif lost_peer is None:
+            unended = [key for key, state in process.tasks.items() if state not in OVER]
+            if lost_peer is None:
                 process.told_to_end = "by itself"
-            message = m.SlotFailed(slot, process.job_id, process.attempt, failure, lost_peer)
-            self.step(e.SlotSaid(process.connection, message))
+            else:
+                unended = unended[: self.rng.randint(0, len(unended))]
+            failed = tuple(self.execution(process, key) for key in unended)
+            self.step(e.SlotSaid(process.connection, m.SlotFailed(slot, process.job_id, failed, failure, lost_peer)))
+            for key in unended if lost_peer is not None else ():
+                if process.tasks.get(key) not in (None, *OVER):
+                    self.change(process, key, "FAILED", failure)
         elif choice < 0.9 and self.dispatcher.jobs:
             job_id = self.rng.choice(sorted(self.dispatcher.jobs))
-            attempt = self.dispatcher.jobs[job_id].attempt
+            attempt = self.dispatcher.jobs[job_id].coordinators_attempt
             self.step(e.CoordinatorFailed(job_id, attempt, UserFunctionError("enumerator")))
 
 
@@ -395,7 +425,7 @@ def test_whatever_happens_the_rules_hold_and_once_it_stops_every_job_ends_and_ev
 
 
 def test_these_worlds_do_restart_and_rescale_jobs_and_publish_checkpoints():
-    restarts = durable = publishing = rescales = 0
+    restarts = regions = durable = publishing = rescales = 0
     for seed in range(40):
         world = World(seed)
         actions = [world.connect_something, *[world.live] * 4, world.answer, world.answer]
@@ -404,5 +434,6 @@ def test_these_worlds_do_restart_and_rescale_jobs_and_publish_checkpoints():
             world.rng.choice([*actions, *others])()
             publishing += any(job.closing is Closing.PUBLISHING for job in world.dispatcher.jobs.values())
         restarts, durable = restarts + world.restarts, durable + len(world.durable)
-        rescales += world.rescales
-    assert restarts > 10 and durable > 10 and publishing > 0 and rescales > 3, (restarts, durable, publishing, rescales)
+        rescales, regions = rescales + world.rescales, regions + world.restarts_of_regions
+    seen = (restarts, regions, durable, publishing, rescales)
+    assert restarts > 10 and regions > 5 and durable > 10 and publishing > 0 and rescales > 1, seen

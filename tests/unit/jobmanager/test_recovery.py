@@ -7,6 +7,9 @@ from flinkish.jobmanager.recovery import PROGRESS_MS, Recovery
 from flinkish.jobmanager.restart_strategy import FixedDelayRestart, NoRestart
 
 
+TASKS = frozenset({("v", 0)})
+
+
 def recovery(attempts=2, delay=100, timeout_ms=1_000):
     return Recovery(FixedDelayRestart(attempts, delay), timeout_ms, random.Random(1))
 
@@ -36,7 +39,7 @@ def test_without_a_strategy_or_with_an_error_that_stays_there_is_no_restart(stra
 def test_the_next_attempt_waits_for_the_delay_the_end_of_tasks_and_the_checkpoint():
     core = recovery(delay=100)
     fail(core, UserFunctionError("boom"), now_ms=50)
-    assert core.plan_restart(50) == 100
+    assert core.plan_restart(50, TASKS) == 100
     waiting = core.next_attempt
     assert not waiting.is_ready(150), "tasks run"
     waiting.tasks_ended = waiting.restore_known = True
@@ -73,6 +76,6 @@ def test_a_recovery_that_takes_long_says_so_again_and_again_until_it_ends():
 
 def test_a_rescaling_has_a_deadline_and_no_cause():
     core = recovery(timeout_ms=1_000)
-    core.plan_rescaling(10)
+    core.plan_rescaling(10, TASKS)
     core.check()
     assert core.cause is None and core.next_attempt.due_ms == 10 and core.is_too_late(1_010)

@@ -23,9 +23,9 @@ GOOD = [
     control.TasksDeployed("job", 0),
     control.TaskStateChanged(EXECUTION, "RUNNING"),
     control.TaskStateChanged(EXECUTION, "FAILED", TaskFailure(UserFunctionError("boom"))),
-    control.SlotFailed("slot", "job", 0, TaskFailure(SlotLostError("gone")), "peer"),
+    control.SlotFailed("slot", "job", (), TaskFailure(SlotLostError("gone")), "peer"),
     control.OperatorEvent(EXECUTION, "source", control.SourceRequestSplit("host")),
-    control.MetricsReport("job", 0, "slot", {"task": {"numRecordsIn": 1, "busy": None}}),
+    control.MetricsReport("job", "slot", {"task": {"numRecordsIn": 1, "busy": None}}),
     control.PeerHello("job", 0, "slot"),
 ]
 

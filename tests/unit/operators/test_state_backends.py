@@ -1,6 +1,7 @@
 """The same job gives the same result on each backend, and goes on from the other's savepoint with any parallelism."""
 
 import random
+import tempfile
 
 import pytest
 
@@ -14,7 +15,9 @@ from flinkish.datastream.state import (
     ValueStateDescriptor,
 )
 from flinkish.datastream.window import TumblingEventTimeWindows
+from flinkish.messages.checkpoints import IncrementalKeyedStateHandle
 from flinkish.messages.elements import Watermark
+from flinkish.shell import snapshot_executor
 from flinkish.testing import StreamTestHarness
 from tests.rocksdb_states import FAST_DISK, tiny_caches
 
@@ -71,33 +74,62 @@ JOBS = {
 }
 
 
-def run(job, backends):
-    """Output of three runs, each from the savepoint of the one before, with parallelism 1, 3, 2; sorted, since the
-    order between keys is nobody's."""
-    rng, time, outputs, snapshot = random.Random(7), 0, [], None
-    options = {"configuration": {} if FAST_DISK is None else {"state.backend.rocksdb.localdir": FAST_DISK}}
+CHANGELOG = "hashmap with a changelog"
+
+
+def run(job, backends, folder=None):
+    """Output of three runs, each from the savepoint of the one before (with a changelog: from its last checkpoint), with
+    parallelism 1, 3, 2; sorted, since the order between keys is nobody's.  And how many files made a checkpoint at most."""
+    rng, time, outputs, snapshot, files = random.Random(7), 0, [], None, 0
+    options = {} if folder is None else {"execution.checkpointing.dir": folder}
+    if FAST_DISK is not None:
+        options["state.backend.rocksdb.localdir"] = FAST_DISK
     for backend, parallelism in zip(backends, (1, 3, 2)):
-        if snapshot is None:
-            harness = StreamTestHarness(JOBS[job], backend, parallelism, **options)
-        else:
-            harness = StreamTestHarness.restore(JOBS[job], snapshot, parallelism, backend, **options)
+        log = {"state.changelog.enabled": "true"} if backend is CHANGELOG else {}
+        harness = StreamTestHarness(
+            JOBS[job], "hashmap" if log else backend, parallelism, snapshot=snapshot, configuration=options | log
+        )
         with harness:
-            for _ in range(12):
+            for number in range(12):
                 time += 10
                 records = [
                     ((f"key-{rng.randrange(40)}", rng.randrange(100)), time + rng.randrange(-30, 10)) for _ in range(15)
                 ]
                 harness.process_elements(records)
                 harness.process_watermark(time)
+                if log and number > 6:
+                    snapshot = harness.checkpoint()
+                    files = max(files, *map(number_of_files, handles(snapshot)))
             outputs.append(sorted(repr(element) for element in harness.output if not isinstance(element, Watermark)))
-            snapshot = harness.snapshot()
-    return outputs
+            snapshot = snapshot if log else harness.snapshot()
+    return outputs, files
+
+
+def handles(snapshot):
+    subtasks = (state for operator in snapshot.operators.values() for state in operator.subtasks.values())
+    return [handle for state in subtasks for handle in state.keyed]
+
+
+def number_of_files(handle):
+    return len(handle.shared) + len(handle.private) if isinstance(handle, IncrementalKeyedStateHandle) else 1
+
+
+@pytest.fixture
+def folder(monkeypatch):
+    """For checkpoints, where everything above 200 bytes is a file."""
+    monkeypatch.setattr(snapshot_executor, "INLINE_BYTES_MAX", 200)
+    with tempfile.TemporaryDirectory(dir=FAST_DISK) as name:
+        yield name
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_results_are_the_same_on_each_backend_and_across_them(job):
-    expected = run(job, ("hashmap", "hashmap", "hashmap"))
+def test_results_are_the_same_on_each_backend_and_across_them(job, folder):
+    expected, _ = run(job, ("hashmap", "hashmap", "hashmap"))
     assert all(expected), "each run has output"
     with tiny_caches():
-        assert run(job, ("rocksdb", "rocksdb", "rocksdb")) == expected
-        assert run(job, ("rocksdb", "hashmap", "rocksdb")) == expected
+        assert run(job, ("rocksdb", "rocksdb", "rocksdb"))[0] == expected
+        assert run(job, ("rocksdb", "hashmap", "rocksdb"))[0] == expected
+        for backends in (CHANGELOG,) * 3, (CHANGELOG, "hashmap", CHANGELOG), (CHANGELOG, "rocksdb", CHANGELOG):
+            found, files = run(job, backends, folder)
+            assert found == expected, backends
+            assert files >= 2, "there were changes behind a base"

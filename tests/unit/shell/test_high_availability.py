@@ -1,11 +1,14 @@
 """Who leads a job, where it goes on, and what is done by a driver that leads no more."""
 
 import threading
+from dataclasses import replace
 
+import cloudpickle
 import pytest
 
 from flinkish.common.job_id import JobID
 from flinkish.common.job_status import JobStatus
+from flinkish.connectors.files import FileSink
 from flinkish.datastream import StreamExecutionEnvironment
 from flinkish.errors import (
     CheckpointStorageError,
@@ -13,20 +16,23 @@ from flinkish.errors import (
     InvalidJobError,
     JobCancelledError,
     LeadershipLostError,
+    NotEnoughSlotsError,
 )
 from flinkish.graph.job_graph_generator import create_job_graph
 from flinkish.jobmanager.events import DiscardCheckpoint, MetadataStored, StoreJobResult, StoreMetadata
 from flinkish.jobmanager.leader_election import Lease
-from flinkish.messages.checkpoints import CompletedCheckpoint, SnapshotKind
+from flinkish.messages.checkpoints import CheckpointCommit, CompletedCheckpoint, SnapshotKind
 from flinkish.shell import high_availability
 from flinkish.shell.checkpoint_files import CheckpointFiles
 from flinkish.shell.file_lease import FileLease, encode_lease
 from flinkish.shell.high_availability import EndedJob, LedJob, lead, next_job_id
+from flinkish.shell.job_runtime import JobRuntime
 from flinkish.shell.leadership import Leadership
 from flinkish.shell.state_recovery import checkpoint_settings
 from flinkish.storage.checkpoint_storage import CheckpointStorage
 from flinkish.storage.conditional_store import FolderCell
 from flinkish.storage.ha_store import RESERVED_IDS, HighAvailabilityStore, JobRecord
+from flinkish.testing.spi_fakes import FakeWriterContext
 
 JOB = "a" * 32
 
@@ -161,7 +167,96 @@ def test_who_waits_for_leadership_hears_when_it_is_lost(tmp_path):
     assert late == lost and not leadership.may_act()
 
 
+def test_where_the_settings_say_so_a_job_that_has_ended_is_forgotten_and_one_that_has_not_is_kept(tmp_path):
+    wanted = settings(tmp_path, **{"job-result-store.delete-on-commit": "true"})
+    first = lead(job(wanted), "run-1")
+    first.resign()
+    second = lead(job(wanted), "run-2")
+    assert second.record.run_id == "run-1"
+    assert second.store_result("FINISHED")
+    second.resign()
+    assert not (tmp_path / "ha" / "default" / JOB).exists()
+    again = lead(job(wanted), "run-3")
+    assert (again.record.run_id, again.record.status) == ("run-3", None)
+    again.resign()
+
+
 # ---- where it goes on ---------------------------------------------------------------------------
+
+
+def graph_of(configuration):
+    env = StreamExecutionEnvironment.get_execution_environment({"parallelism.default": 2, **configuration})
+    env.from_sequence(1, 3).key_by(lambda n: n % 2).reduce(lambda a, b: a + b).uid("sums").print()
+    return create_job_graph(env.get_stream_graph("counting"), JOB)
+
+
+def parallelism_of(graph):
+    return {vertex.id: vertex.parallelism for vertex in graph.vertices}
+
+
+def test_a_takeover_goes_on_with_the_parallelism_that_the_job_had(tmp_path, led):
+    graph = graph_of(settings(tmp_path))
+    assert led.with_parallelism_of_record(graph) is graph
+    rescaled = dict.fromkeys(parallelism_of(graph), 3)
+    led.store_parallelism(rescaled)
+    led.leadership.resign()
+    second = lead(graph, "run-2")
+    assert second.is_takeover and parallelism_of(second.with_parallelism_of_record(graph)) == rescaled
+    # There are fewer slots than that.
+    assert second.with_parallelism_of_program(NotEnoughSlotsError("")) is graph
+    assert second.with_parallelism_of_program(NotEnoughSlotsError("")) is None
+    reactive = graph_of(settings(tmp_path, **{"scheduler-mode": "reactive"}))
+    assert second.with_parallelism_of_record(reactive) is reactive
+    second.leadership.resign()
+
+
+def test_a_program_that_has_changed_since_goes_on_as_it_says(tmp_path, led):
+    graph = graph_of(settings(tmp_path, **{"pipeline.max-parallelism": 8}))
+    led.record = replace(led.record, parallelism={"gone": 4, **dict.fromkeys(parallelism_of(graph), 9)})
+    assert led.with_parallelism_of_record(graph) is graph
+    led.record = replace(led.record, parallelism={"gone": 4})
+    assert led.with_parallelism_of_record(graph) is graph
+
+
+def test_a_takeover_removes_hidden_files_except_those_that_the_checkpoint_or_a_savepoint_needs(tmp_path):
+    env = StreamExecutionEnvironment.get_execution_environment(settings(tmp_path))
+    out = tmp_path / "out"
+    env.from_sequence(1, 3).sink_to(FileSink.for_row_format(str(out)).build()).uid("files")
+    graph = create_job_graph(env.get_stream_graph("counting"), JOB)
+    (sink,) = [op for vertex in graph.vertices for op in vertex.chain.operators if op.uid == "files"]
+    writer = FakeWriterContext(job_id=JOB)
+    writer.operator_id = lambda: sink.operator_id
+
+    def prepared():
+        """A file that a slot of the first leader has completed, and what it has told of it."""
+        one = FileSink.for_row_format(str(out)).build().create_writer(writer)
+        one.write_batch(["x"], None, 0)
+        one.flush(False)
+        (file,) = one.prepare_commit()
+        return file, CheckpointCommit(JOB, "run-1", 4, {sink.operator_id: (cloudpickle.dumps([file]),)})
+
+    first = lead(graph, "run-1")
+    JobRuntime(graph, first)  # makes the folder
+    (of_checkpoint, commit), (of_savepoint, saved), (unneeded, _) = prepared(), prepared(), prepared()
+    for kind, commits in ((SnapshotKind.SAVEPOINT, (saved,)), (SnapshotKind.CHECKPOINT, (commit,))):
+        checkpoint = replace(complete(tmp_path, 4, kind), commits=commits)
+        CheckpointStorage(tmp_path / "checkpoints").store_metadata(checkpoint)
+        first.add_checkpoint(checkpoint, 1, 0)
+    first.leadership.resign()
+    assert len(list(out.iterdir())) == 3
+
+    runtime = JobRuntime(graph, lead(graph, "run-2"))
+    runtime.attach(lambda event: None)
+    assert {path.name for path in out.iterdir()} == {of_checkpoint.hidden_name, of_savepoint.hidden_name}
+    runtime.close_coordinators(None).join(30)
+
+
+def test_what_a_savepoint_needs_is_remembered_and_one_that_needs_nothing_is_not(tmp_path, led):
+    commit = CheckpointCommit(JOB, "run-1", 4, {"files": (b"",)})
+    for commits in ((), (commit,)):
+        checkpoint = replace(complete(tmp_path, 4, SnapshotKind.SAVEPOINT), commits=commits)
+        led.add_checkpoint(checkpoint, 1, 0)
+    assert led.store.read().savepoints == (checkpoint.location,)
 
 
 def settings_by(folder, record, **more):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,7 @@ from flinkish.messages.deployment import ExecutionAttemptID
 from flinkish.operators.snapshots import KeyedStateToWrite, TaskSnapshot
 from flinkish.shell.event_loop import EventLoop
 from flinkish.shell.snapshot_executor import SnapshotExecutor
+from flinkish.state.changelog import LogAddition
 from flinkish.state.keyed_snapshot import KeyedSnapshotReader, StateEntries, StateKind, StateMeta
 from tests.integration.leftovers import children
 
@@ -29,6 +31,7 @@ class Slot:
     def __init__(self, location):
         self.loop = EventLoop()
         self.location = str(location)
+        self.shared_location = str(location.parent / "shared")
         self.stored = {}
         self.failed = {}
         self.in_flight = {}
@@ -45,13 +48,16 @@ class Slot:
     def on_failed(self, execution, checkpoint_id, error):
         self.failed[execution.subtask_index, checkpoint_id] = error
 
-    def snapshot(self, table, checkpoint_id=1, subtask=0):
+    def snapshot(self, table, checkpoint_id=1, subtask=0, log=None):
         def states():
             meta = StateMeta("s", StateKind.VALUE)
             return [StateEntries(meta, list(table), list(table.values()))]
 
-        part = KeyedStateToWrite("op", states, len(table), ALL, 128)
-        options = CheckpointOptions(SnapshotKind.CHECKPOINT, self.location, self.location)
+        addition = None
+        if log is not None:
+            addition = LogAddition(1, checkpoint_id, states, len(table), (), 0, lambda addition, file: log.append(file))
+        part = KeyedStateToWrite("op", states, len(table), ALL, 128, addition=addition)
+        options = CheckpointOptions(SnapshotKind.CHECKPOINT, self.location, self.shared_location)
         execution = ExecutionAttemptID("job", 0, "v", subtask)
         return TaskSnapshot(execution, checkpoint_id, options, {"op": part})
 
@@ -60,11 +66,14 @@ class Slot:
 
     def read(self, key=(0, 1)):
         ((handle,),) = self.stored[key][0].values()
-        reader = KeyedSnapshotReader(self.executor.open_content(handle.content))
+        return self.read_file(handle.content)
+
+    def read_file(self, content):
+        reader = KeyedSnapshotReader(self.executor.open_content(content))
         found = {}
         for block in reader.read("s"):
             found.update(zip(block.keys, block.values))
-        return handle.content, found
+        return content, found
 
 
 @pytest.fixture
@@ -144,7 +153,8 @@ def test_one_child_works_at_a_time_and_each_has_the_state_of_its_fork(slot):
     slot.executor.store(slot.snapshot(table, subtask=0))
     table[0] = "later"
     slot.executor.store(slot.snapshot(table, subtask=1))
-    assert [child.working for child in slot.executor._children.values()] == [True, False]
+    working, waiting = slot.executor._children.pids(True), slot.executor._children.pids(False)
+    assert len(working) == len(waiting) == 1
     assert slot.loop.run_until(lambda: len(slot.stored) == 2, 30_000)
     assert slot.read((0, 1))[1] == before and slot.read((1, 1))[1] == table
 
@@ -182,12 +192,12 @@ def test_a_folder_that_can_not_be_written_fails_the_snapshot(slot, tmp_path):
 def test_what_is_dropped_is_killed_and_not_told(slot):
     slot.executor.store(slot.snapshot(large(), subtask=0))
     slot.executor.store(slot.snapshot(large(), subtask=1))
-    first = next(iter(slot.executor._children.values()))
+    first, _ = slot.executor._children.pids()
     slot.executor.drop(ExecutionAttemptID("job", 0, "v", 0), 1)
     slot.wait()  # the next one works
     assert set(slot.stored) == {(1, 1)} and not slot.failed
     with pytest.raises(ProcessLookupError):
-        os.kill(first.pid, 0)
+        os.kill(first, 0)
 
 
 def test_close_leaves_no_child(slot):
@@ -260,3 +270,110 @@ def test_compressed_state_is_smaller_and_reads_as_any_other(slot):
         assert found == table
         sizes.append(content.size)
     assert sizes[1] < sizes[0] / 5
+
+
+# ---- changelogs ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", [large(10), {number: "x" * 100 for number in range(500)}, large()])
+def test_an_addition_to_a_log_goes_to_the_shared_files_however_it_is_written(slot, table):
+    told = []
+    slot.executor.store(slot.snapshot(table, log=told))
+    slot.wait()
+    ((handle,),) = slot.stored[0, 1][0].values()
+    if len(table) == 10:
+        assert told == [] and isinstance(handle.content, InlineBytes)
+        return
+    (file,) = handle.shared.values()
+    assert told == [file] and file.uri.startswith(slot.shared_location + "/") and slot.stored[0, 1][1] == file.size
+    assert slot.read_file(file)[1] == table
+    assert not os.path.exists(slot.location)
+
+
+def test_an_addition_that_is_not_wanted_any_more_is_told_to_its_log_alone(slot):
+    told = []
+    snapshot = slot.snapshot({number: "x" * 100 for number in range(500)}, log=told)
+    slot.executor.store(snapshot)  # the thread writes it
+    slot.executor.drop(snapshot.execution, 1)
+    assert slot.loop.run_until(lambda: told, 30_000)
+    assert not slot.stored and slot.read_file(told[0])[1]
+
+
+def test_a_child_that_is_killed_leaves_no_shared_file(slot):
+    told = []
+    snapshot = slot.snapshot({**large(), "slow": Sleeper()}, log=told)
+    slot.executor.store(snapshot)
+    slot.executor.drop(snapshot.execution, 1)
+    assert slot.loop.run_until(lambda: not slot.executor.shares_memory, 30_000)
+    assert not told and not slot.stored and not os.path.exists(slot.shared_location)
+
+
+class Sleeper:
+    """Takes for ever to be pickled."""
+
+    def __reduce__(self):
+        time.sleep(3_600)
+
+
+@pytest.fixture
+def materialiser(slot):
+    directory = os.path.dirname(slot.location)
+    slot.executor.configure(
+        {
+            "execution.checkpointing.dir": directory,
+            "execution.checkpointing.interval": "1 s",
+            "state.changelog.enabled": "true",
+        }
+    )
+    return slot.executor.materialiser("job")
+
+
+def test_a_base_is_what_was_there_and_no_checkpoint_waits_for_it(slot, materialiser):
+    table, bases = large(), []
+    slow = slot.snapshot({**table, "slow": Sleeper()}).keyed["op"]
+    materialiser.write(slow.write, lambda file, error: pytest.fail("it sleeps"))
+    materialiser.write(slot.snapshot(table).keyed["op"].write, lambda file, error: bases.append((file, error)))
+    table["more"] = 1
+    slot.executor.store(slot.snapshot(table))
+    slot.wait()
+    assert slot.read()[1] == table and not bases, "bases wait for each other"
+    sleeping, _ = slot.executor._children.pids()
+    os.kill(sleeping, signal.SIGKILL)
+
+
+def test_a_base_that_could_not_be_written_is_told(slot, materialiser):
+    heard = []
+    broken = slot.snapshot({**large(), "bad": (number for number in ())}).keyed["op"]
+    materialiser.write(broken.write, lambda file, error: heard.append((file, error)))
+    assert slot.loop.run_until(lambda: heard, 30_000)
+    assert heard[0][0] is None and "generator" in str(heard[0][1])
+
+
+def test_a_base_is_stored_and_deleted_again(slot, materialiser):
+    table, heard = large(), []
+    expected = dict(table)
+    materialiser.write(slot.snapshot(table).keyed["op"].write, lambda file, error: heard.append(file))
+    table.clear()
+    assert slot.loop.run_until(lambda: heard, 30_000)
+    (file,) = heard
+    assert file.uri.startswith(materialiser.shared_location + "/") and slot.read_file(file)[1] == expected
+    materialiser.delete([file])
+    materialiser.run(lambda storage, location: os.listdir(location), lambda names, error: heard.append(names))
+    assert slot.loop.run_until(lambda: len(heard) == 2, 30_000)
+    assert heard[1] == []
+
+
+@pytest.mark.parametrize(
+    "missing", ["execution.checkpointing.dir", "execution.checkpointing.interval", "state.changelog.enabled"]
+)
+def test_a_job_without_checkpoints_that_share_files_makes_no_bases(slot, tmp_path, missing):
+    settings = {
+        "execution.checkpointing.dir": str(tmp_path),
+        "execution.checkpointing.interval": "1 s",
+        "state.changelog.enabled": "true",
+    }
+    slot.executor.configure(settings)
+    assert slot.executor.materialiser("job") is not None
+    del settings[missing]
+    slot.executor.configure(settings)
+    assert slot.executor.materialiser("job") is None

@@ -11,6 +11,7 @@ from flinkish.datastream.state import ListStateDescriptor, StateTtlConfig, Value
 from flinkish.errors import CorruptSnapshotError, StateMigrationError, UserError
 from flinkish.messages.checkpoints import InlineBytes
 from flinkish.state import rocksdb
+from flinkish.state.bases import RETRY_MS
 from tests.rocksdb_states import (
     HALVES,
     StepMaterialiser,
@@ -95,7 +96,7 @@ def test_files_that_are_stored_are_not_stored_again(make, materialiser):
     with_base(backend, materialiser, keys=range(100, 160))
     second = incremental(backend)
     assert set(second.shared) & set(first.shared) >= {name for name in first.shared if name.endswith(".sst")}
-    assert backend.changes().uploaded_bytes == 0, "counted once"
+    assert backend.changes(2).uploaded_bytes == 0, "counted once"
 
 
 def test_a_restored_database_goes_on_with_the_files_that_it_came_from(make, materialiser):
@@ -134,7 +135,7 @@ def test_a_base_that_could_not_be_stored_costs_nothing_and_is_made_later(make, m
     again = make(materialiser)
     again.restore_incremental(handle, opener(materialiser))
     assert contents(again) == expected()
-    now[0] = rocksdb.RETRY_MS
+    now[0] = RETRY_MS
     backend.between_batches()
     materialiser.run_all()
     assert incremental(backend).shared
@@ -170,6 +171,21 @@ def test_files_that_no_snapshot_has_referred_to_are_deleted_and_others_are_not(m
     assert referred <= files(materialiser)
 
 
+def test_a_base_that_only_a_checkpoint_which_was_given_up_referred_to_is_deleted(make, materialiser):
+    backend = with_base(make(materialiser), materialiser)
+    manifests = [{Path(file.uri).name for name, file in incremental(backend, 1).shared.items() if "MANIFEST" in name}]
+    backend.checkpoint_completed(1)
+    for checkpoint_id, keys in (2, range(100, 160)), (3, range(200, 260)):
+        with_base(backend, materialiser, keys=keys)
+        shared = incremental(backend, checkpoint_id).shared
+        manifests.append({Path(file.uri).name for name, file in shared.items() if "MANIFEST" in name})
+    assert set.union(*manifests) <= files(materialiser)
+    backend.checkpoint_aborted(2)
+    assert not manifests[1] & files(materialiser)
+    backend.close()
+    assert manifests[0] | manifests[2] <= files(materialiser), "of a complete one, and of one that may be yet"
+
+
 def test_with_a_changelog_a_base_is_made_after_some_time_too(make, materialiser, monkeypatch):
     monkeypatch.setattr(rocksdb, "CHANGES_BYTES", 1 << 20)
     now = [0]
@@ -188,7 +204,7 @@ def test_with_a_changelog_a_base_is_made_after_some_time_too(make, materialiser,
 def test_each_half_of_the_key_groups_gets_its_own_entries_and_both_make_the_whole(make, materialiser):
     backend = with_base(make(materialiser), materialiser)
     put(backend, range(100, 130))
-    assert len(backend.changes().written) > 10
+    assert len(backend.changes(1).written) > 10
     handle, found = incremental(backend), []
     for half in HALVES:
         part = make(key_groups=half)
@@ -253,7 +269,7 @@ def test_a_dirty_value_that_cannot_be_pickled_is_told_at_the_barrier(make, mater
     backend.current_key = 3
     backend.state(ValueStateDescriptor("v")).update(threading.Lock())
     with pytest.raises(UserError, match='could not save state "v"'):
-        backend.changes()
+        backend.changes(1)
 
 
 # ---- memory, disk, time -------------------------------------------------------------------------

@@ -1,12 +1,14 @@
 """Savepoints read as tables, and built from tables."""
 
 import pickle
+import shutil
 from collections import Counter
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pytest
 
+from flinkish.common.time import Time
 from flinkish.common.typeinfo import Types
 from flinkish.common.types import Row
 from flinkish.datastream.functions import AggregateFunction, KeyedProcessFunction
@@ -18,6 +20,7 @@ from flinkish.datastream.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
+from flinkish.datastream.window import TumblingEventTimeWindows
 from flinkish.errors import InvalidJobError, StateMigrationError, UserError
 from flinkish.messages.checkpoints import (
     DistributionMode,
@@ -28,6 +31,7 @@ from flinkish.messages.checkpoints import (
     OperatorStateHandle,
     OperatorSubtaskState,
 )
+from flinkish.shell import snapshot_executor
 from flinkish.state.key_groups import key_group
 from flinkish.state_processor import (
     KeyedStateBootstrap,
@@ -236,6 +240,69 @@ def test_an_incremental_checkpoint_is_refused_by_name(savepoint, tmp_path):
     ) as refused:
         SavepointReader(checkpoint, savepoint, {}).states()
     assert "canonical savepoint" in refused.value.do
+
+
+def windows(stream):
+    of_ten = stream.key_by(lambda value: value[0]).window(TumblingEventTimeWindows.of(Time.milliseconds(10)))
+    return of_ten.reduce(lambda one, other: (one[0], one[1] + other[1])).uid("windows")
+
+
+@pytest.fixture
+def logged(tmp_path, monkeypatch):
+    """A checkpoint of base and changes, and a savepoint of the same state, of every kind and of windows."""
+    monkeypatch.setattr(snapshot_executor, "INLINE_BYTES_MAX", 500)
+    options = {"execution.checkpointing.dir": str(tmp_path / "checkpoints"), "state.changelog.enabled": "true"}
+    with StreamTestHarness(lambda s: [everything(s), windows(s)], parallelism=2, configuration=options) as harness:
+        harness.set_processing_time(5_000)
+        numbers = range(100)
+        harness.process_elements([((f"key-{number}", number), number) for number in numbers])
+        harness.checkpoint()
+        harness.process_elements([((f"key-{number}", 7), 200 + number) for number in range(20)])
+        harness.process_watermark(50)
+        harness.checkpoint()
+        harness.process_elements([((f"key-{number}", 8), 300) for number in range(10, 15)])
+        changed = harness.checkpoint()
+        saved = stored(harness.snapshot(), tmp_path)
+    CheckpointStorage(tmp_path).store_metadata(changed)
+    return changed, saved
+
+
+def test_base_and_changes_are_read_as_one(logged):
+    changed, saved = logged
+    handles = [h for o in changed.operators.values() for s in o.subtasks.values() for h in s.keyed]
+    assert all(len(handle.shared) + len(handle.private) == 3 for handle in handles if hasattr(handle, "shared"))
+    assert sum(hasattr(handle, "shared") for handle in handles) == 4, "two operators, two subtasks"
+    expected, found = SavepointReader.read(saved), SavepointReader.read(changed.location)
+    assert [(s.title, s.state_kind, s.types) for s in found.states()] == [
+        (s.title, s.state_kind, s.types) for s in expected.states()
+    ]
+    names = [name for name in COLUMNS if name != "subtask"]
+    assert rows(found.read_table(), *names) == rows(expected.read_table(), *names)
+    assert found.read_table("windows", state_name="window-contents").num_rows == 50 + 20 + 5
+    parts = found.plan(found.states(), part_bytes=10_000)
+    schema = found.schema(found.states())
+    assert len(parts) > 3
+    in_parts = pa.Table.from_batches([batch for part in parts for batch in read_part(part, schema)], schema)
+    assert rows(in_parts, *names) == rows(expected.read_table(), *names)
+
+
+def test_a_savepoint_takes_base_and_changes_along(logged, tmp_path):
+    changed, saved = logged
+    location = SavepointWriter.from_existing_savepoint(changed.location).write(tmp_path / "savepoint-2")
+    names = [name for name in COLUMNS if name != "subtask"]
+    expected = rows(SavepointReader.read(saved).read_table(), *names)
+    assert rows(SavepointReader.read(location).read_table(), *names) == expected
+    shutil.rmtree(tmp_path / "checkpoints")
+    assert rows(SavepointReader.read(location).read_table(), *names) == expected
+    restored = CheckpointStorage(location).load(location)
+    options = {"execution.checkpointing.dir": str(tmp_path / "others"), "state.changelog.enabled": "true"}
+    with StreamTestHarness.restore(
+        lambda s: [everything(s), windows(s)], restored, 2, configuration=options
+    ) as harness:
+        assert harness.num_keyed_state_entries() > 700
+        again = harness.checkpoint()
+    handles = [h for o in again.operators.values() for s in o.subtasks.values() for h in s.keyed]
+    assert all(len(getattr(handle, "shared", {})) <= 1 for handle in handles), "files of the savepoint are its own"
 
 
 def test_operator_state_has_its_subtask_and_broadcast_state_one_copy(savepoint, tmp_path):

@@ -1,12 +1,13 @@
 """The record of a job: what a new leader finds, and what an old one cannot write any more."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from flinkish.errors import CheckpointStorageError, CorruptSnapshotError, LeadershipLostError
 from flinkish.storage.conditional_store import FolderCell
-from flinkish.storage.ha_store import RESERVED_IDS, HighAvailabilityStore, JobRecord
+from flinkish.storage.ha_store import RESERVED_IDS, SAVEPOINTS_MAX, HighAvailabilityStore, JobRecord
 
 FRESH = JobRecord("job-id", "job", "run")
 
@@ -77,6 +78,29 @@ def test_a_checkpoint_that_is_given_up_leaves_the_one_before(store):
     assert store.read().latest == "file:/c/chk-2"
     store.remove_checkpoint(1, "file:/c/chk-2")
     assert store.read().checkpoints == ("file:/c/chk-1",)
+
+
+def test_a_parallelism_and_the_newest_savepoints_are_kept(store, cell):
+    store.take_over(1, FRESH)
+    store.store_parallelism(1, {"a": 3, "b": 1})
+    for number in range(SAVEPOINTS_MAX + 2):
+        store.add_savepoint(1, f"file:/s/savepoint-{number}")
+    add(store, 1, 1)
+    record = store.take_over(2, FRESH)
+    assert record.parallelism == {"a": 3, "b": 1} and record.checkpoints == ("file:/c/chk-1",)
+    assert record.savepoints == tuple(f"file:/s/savepoint-{number}" for number in range(2, SAVEPOINTS_MAX + 2))
+    for write in (lambda: store.store_parallelism(1, {}), lambda: store.add_savepoint(1, "file:/s/savepoint-99")):
+        with pytest.raises(LeadershipLostError):
+            write()
+    assert store.read() == replace(record, next_checkpoint_id=record.next_checkpoint_id + RESERVED_IDS)
+
+
+def test_a_record_of_before_there_was_rescaling_is_read(store, cell):
+    store.take_over(1, FRESH)
+    document = json.loads(cell.read()[0])
+    del document["savepoints"], document["parallelism"]
+    cell.replace(json.dumps(document).encode(), 1)
+    assert (store.read().savepoints, store.read().parallelism) == ((), {})
 
 
 def test_a_result_is_kept(store):

@@ -42,6 +42,11 @@ def a_world(graph, slot_ids=("s0", "s1"), **options):
     return slots, log
 
 
+def inputs(slot):
+    """Input channels of all tasks."""
+    return [channel for task in slot.tasks.values() for gate in task.gates for channel in gate.channels]
+
+
 def test_two_slots_run_a_keyed_pipeline_to_its_end():
     slots, log = a_world(pipeline())
     slots.start()
@@ -74,13 +79,13 @@ def test_frames_for_channels_that_are_not_there_are_dropped_and_counted():
     slots, _ = a_world(pipeline())
     slot = slots.slots["s0"]
     rows = b"".join(wire.encode_rows([1], None))
-    slot.on_frame("s1", wire.ROWS, 999, rows)
-    slot.on_frame("s1", wire.CREDIT, 999, b"".join(wire.encode_credit(1)))
-    own = next(c for c in slot._inputs.values() if c.peer_slot == "s1")
-    slot.on_frame("s7", wire.ROWS, own.channel_id, rows)  # not the peer of this channel
+    slot.on_frame(0, "s1", wire.ROWS, 999, rows)
+    slot.on_frame(0, "s1", wire.CREDIT, 999, b"".join(wire.encode_credit(1)))
+    own = next(c for c in inputs(slot) if c.peer_slot == "s1")
+    slot.on_frame(0, "s7", wire.ROWS, own.channel_id, rows)  # not the peer of this channel
     assert slot.frames_dropped == 3 and not own.queue
     slot.dispose()
-    slot.on_frame("s1", wire.ROWS, own.channel_id, rows)
+    slot.on_frame(0, "s1", wire.ROWS, own.channel_id, rows)
     assert slot.frames_dropped == 4
     slot.on_operator_event(OperatorEvent(ExecutionAttemptID("job", 0, "source", 0), "op", 1))
     assert slot.events_dropped == 1
@@ -109,8 +114,8 @@ def test_cancel_closes_every_chain_and_reports_each_once():
     for _ in range(30):
         slots.step()
     for slot in slots.slots.values():
-        slot.cancel()
-        slot.cancel()
+        slot.cancel(slot.tasks)
+        slot.cancel(slot.tasks)
     assert set(slots.states.values()) == {"CANCELED"} and len(slots.states) == 6
     assert all(chain.closed for chain in log.chains.values())
     assert not any(slot.run_round() for slot in slots.slots.values())
@@ -119,16 +124,16 @@ def test_cancel_closes_every_chain_and_reports_each_once():
 
 def test_cancel_before_start_closes_what_was_built():
     slots, log = a_world(pipeline())
-    slots.slots["s0"].cancel()
+    slots.slots["s0"].cancel(slots.slots["s0"].tasks)
     assert {s for e, s in slots.states.items()} == {"CANCELED"} and len(slots.states) == 3
-    slots.slots["s0"].start()
+    slots.slots["s0"].start(0)
     assert set(slots.states.values()) == {"CANCELED"}
 
 
 def test_a_lost_peer_fails_the_tasks_that_still_need_it():
     slots, _ = a_world(pipeline(groups=("a", "a", "a")))
     slots.start()
-    slots.slots["s0"].on_peer_lost("s1", OSError("connection reset"))
+    slots.slots["s0"].on_peer_lost(0, "s1", OSError("connection reset"))
     failed = {e for e, state in slots.states.items() if state == "FAILED"}
     assert {e.vertex_id for e in failed} == {"source", "middle", "sink"}
     for error in slots.failures.values():
@@ -141,8 +146,8 @@ def test_a_lost_peer_is_no_news_to_finished_tasks():
     slots.start()
     slots.run_until_quiet()
     for slot in slots.slots.values():
-        slot.on_peer_lost("s0", None)
-        slot.on_peer_lost("s1", None)
+        slot.on_peer_lost(0, "s0", None)
+        slot.on_peer_lost(0, "s1", None)
     assert set(slots.states.values()) == {"FINISHED"}
 
 
@@ -150,9 +155,9 @@ def test_a_frame_without_credit_fails_the_task_that_owns_the_channel():
     slots, _ = a_world(pipeline())
     slots.start()
     slot = slots.slots["s0"]
-    channel = next(c for c in slot._inputs.values() if c.peer_slot == "s1")
+    channel = next(c for c in inputs(slot) if c.peer_slot == "s1")
     for _ in range(3):
-        slot.on_frame("s1", wire.ROWS, channel.channel_id, b"".join(wire.encode_rows([1], None)))
+        slot.on_frame(0, "s1", wire.ROWS, channel.channel_id, b"".join(wire.encode_rows([1], None)))
     (error,) = slots.failures.values()
     assert isinstance(error, InternalError) and "frame without credit" in error.why
 
@@ -161,11 +166,11 @@ def test_a_record_that_does_not_unpickle_fails_its_task():
     slots, _ = a_world(pipeline())
     slots.start()
     slot = slots.slots["s0"]
-    channel = next(c for c in slot._inputs.values() if c.peer_slot == "s1")
-    slot.on_frame("s1", wire.ROWS, channel.channel_id, b"\x00" + pickle.dumps([1])[:-3])
+    channel = next(c for c in inputs(slot) if c.peer_slot == "s1")
+    slot.on_frame(0, "s1", wire.ROWS, channel.channel_id, b"\x00" + pickle.dumps([1])[:-3])
     slot.run_round()
     assert [e.vertex_id for e in slots.failures] == [
-        slot._input_tasks[channel.channel_id].vertex_id
+        channel.edge.target_vertex
     ]
 
 
@@ -239,3 +244,99 @@ def test_a_full_connection_makes_a_deadline_so_that_the_slot_looks_again():
         slot.run_round()
     assert not slot.run_round()
     assert slots.now_ms < slot.next_deadline_ms() <= slots.now_ms + 10
+
+
+# ---- tasks of several attempts side by side
+
+
+def two_pipelines(source=None):
+    """a -> b and c -> d, by rebalance: two regions that share all slots."""
+    source = source or source_of_numbers(400, 16, 1)
+    vertices = []
+    for edge_id, (first, second) in enumerate((("a", "b"), ("c", "d"))):
+        edge = JobEdge(edge_id, first, second, 0, partitioners.RebalancePartitioner())
+        script = ChainScript((OutputEdge(edge_id, 0, edge.partitioner, 128),), source=source)
+        vertices += [
+            JobVertex(first, first, script, 2, 128, "default", [], [edge]),
+            JobVertex(second, second, ChainScript(), 2, 128, "default", [edge], []),
+        ]
+    return JobGraph("job", "two pipelines", vertices)
+
+
+FIRST = {(vertex, subtask) for vertex in "ab" for subtask in range(2)}
+
+
+def of_first(slot):
+    return {execution for execution in slot.tasks if execution.vertex_id in "ab"}
+
+
+def half_way(graph):
+    slots, log = a_world(graph)
+    slots.start()
+    while len(log.records("d", 0)) < 50:
+        assert slots.step()
+    return slots, log
+
+
+def replace_first(slots, graph, log, attempt=1):
+    """What a JobManager does: cancel the first pipeline everywhere, deploy it anew, start it."""
+    for slot in slots.slots.values():
+        slot.cancel(of_first(slot))
+    for subtask in range(2):
+        log.seen["b", subtask].clear()
+    slots.deploy(graph, {}, attempt=attempt, beside=FIRST)
+    slots.start(attempt)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_region_is_replaced_beside_another_that_goes_on_and_no_old_record_reaches_a_new_task(seed):
+    graph = two_pipelines()
+    slots, log = half_way(graph)
+    for _ in range(seed * 40):
+        slots.step()
+    chains = {key: chain for key, chain in log.chains.items() if key[0] in "cd"}
+    assert any(slots.network.pairs.values()), "nothing is on its way"
+    replace_first(slots, graph, log)
+    slots.run_until_quiet(check_every=1)
+    expected = [(subtask, i) for subtask in range(2) for i in range(400)]
+    received = [record for subtask in range(2) for record in log.records("d", subtask)]
+    assert sorted(received) == expected
+    assert {key: log.chains[key] for key in chains} == chains, "the other pipeline was not built again"
+    states = {(e.vertex_id, e.subtask_index, e.attempt): state for e, state in slots.states.items()}
+    assert {states[vertex, subtask, 0] for vertex, subtask in FIRST} <= {"CANCELED", "FINISHED"}
+    assert {states[vertex, subtask, 1] for vertex, subtask in FIRST} == {"FINISHED"}
+    assert {states[vertex, subtask, 0] for vertex in "cd" for subtask in range(2)} == {"FINISHED"}
+    again = [record for subtask in range(2) for record in log.records("b", subtask)]
+    assert sorted(again) == expected
+
+
+def test_an_attempt_is_forgotten_with_its_last_task_and_metrics_are_of_present_tasks_only():
+    graph = two_pipelines()
+    slots, log = half_way(graph)
+    slot = slots.slots["s0"]
+    assert slot.attempts == {0}
+    replace_first(slots, graph, log)
+    assert slot.attempts == {0, 1}
+    replace_first(slots, graph, log, attempt=2)
+    assert slot.attempts == {0, 2}
+    assert sorted((e.vertex_id, e.attempt) for e in slot.tasks) == [("a", 2), ("b", 2), ("c", 0), ("d", 0)]
+    assert set(slot.metrics()) == {str(execution) for execution in slot.tasks}
+    dropped = slot.frames_dropped
+    slot.on_frame(1, "s1", wire.ROWS, 0, b"".join(wire.encode_rows([1], None)))
+    assert slot.frames_dropped == dropped + 1
+
+
+def test_a_lost_connection_of_one_attempt_fails_its_tasks_only():
+    graph = two_pipelines()
+    slots, log = half_way(graph)
+    replace_first(slots, graph, log)
+    slots.slots["s0"].on_peer_lost(1, "s1", OSError("reset"))
+    failed = {(e.vertex_id, e.attempt) for e, state in slots.states.items() if state == "FAILED"}
+    assert failed == {("a", 1), ("b", 1)}
+
+
+def test_a_task_that_has_not_ended_is_not_replaced():
+    graph = two_pipelines()
+    slots, _ = half_way(graph)
+    with pytest.raises(AssertionError, match="two attempts at a subtask at once"):
+        slots.deploy(graph, {}, attempt=1, beside=FIRST)

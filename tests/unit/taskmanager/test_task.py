@@ -45,11 +45,9 @@ class World:
     def __init__(self, graph, apart=False, configuration=(), credits=2, step_ns=1000):
         self.log = ScriptLog()
         self.slots = SimulatedSlots(
-            0, ["s0", "s1"] if apart else ["s0"], self.log.chain, credits=credits
+            0, ["s0", "s1"] if apart else ["s0"], self.log.chain, credits=credits, clock_ns=self.clock_ns
         )
         self.step_ns = step_ns
-        for slot in self.slots.slots.values():
-            slot.clock_ns = self.clock_ns
         self.ns = 0
         self.slots.deploy(graph, dict(configuration))
         self.slot = self.slots.slots["s0"]
@@ -104,7 +102,7 @@ def test_one_record_in_an_idle_slot_is_through_all_subtasks_and_sent_in_one_roun
     world.slot.run_round()  # the poll that finds the record
     assert [len(frames) for frames in world.slots.network.pairs.values()] == [1]
     # In the receiver's slot: one frame, one round, and the sink has it and was told to flush.
-    world.slots.deliver("s0", "s1")
+    world.slots.deliver("s0", "s1", 0)
     idle_calls = world.log.chains["sink", 0].idle_calls
     world.slots.slots["s1"].run_round()
     assert world.log.records("sink", 0) == [1]
@@ -324,7 +322,7 @@ def test_a_failure_is_reported_with_its_task_and_closes_the_chain_only_there():
     assert "oops" in error.why and "ZeroDivisionError" in error.fields["traceback_text"]
     assert world.log.chains["source", 0].closed and not world.log.chains["sink", 0].closed
     assert world.tasks["sink"].state == "RUNNING"
-    world.slot.cancel()
+    world.slot.cancel(world.slot.tasks)
     assert world.tasks["sink"].state == "CANCELED" and world.log.chains["sink", 0].closed
 
 
@@ -414,7 +412,7 @@ def test_cancel_closes_a_suspended_chain():
     for _ in range(50):
         world.slot.run_round()
     assert closed == []
-    world.slot.cancel()
+    world.slot.cancel(world.slot.tasks)
     assert closed == [7] and chain.closed
     assert world.tasks["source"].writers[0].is_empty
 
@@ -425,9 +423,9 @@ def test_metrics_carry_the_five_figures_and_flinks_names():
     )
     world.start()
     world.slot.run_round()
-    world.slots.deliver("s0", "s1")
+    world.slots.deliver("s0", "s1", 0)
     world.slots.slots["s1"].run_round()
-    world.slots.deliver("s0", "s1")
+    world.slots.deliver("s0", "s1", 0)
     world.slots.slots["s1"].run_round()
     sink = world.tasks["sink"].metrics()
     assert {

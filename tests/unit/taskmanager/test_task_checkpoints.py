@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from flinkish.errors import InternalError
 from flinkish.messages.checkpoints import (
     AcknowledgeCheckpoint,
     CheckpointAborted,
@@ -64,10 +65,10 @@ class World:
             self.slots.store_one("s0")
 
     def complete(self, checkpoint_id):
-        self.slots.notify("s0", CheckpointComplete("job", 0, checkpoint_id))
+        self.slots.notify("s0", CheckpointComplete("job", checkpoint_id))
 
     def abort(self, checkpoint_id):
-        self.slots.notify("s0", CheckpointAborted("job", 0, checkpoint_id, 0))
+        self.slots.notify("s0", CheckpointAborted("job", checkpoint_id, 0))
 
     def said(self, kind):
         return [message for message in self.slots.checkpoint_messages if isinstance(message, kind)]
@@ -134,7 +135,7 @@ def test_what_was_prepared_for_a_snapshot_that_failed_goes_with_the_next():
     world.trigger(1)
     world.run(3)
     sink = world.tasks["sink"].execution
-    world.slot.snapshot_failed(sink, 1, slot_core.InternalError("no disk"))
+    world.slot.snapshot_failed(sink, 1, InternalError("no disk"))
     (declined,) = world.said(DeclineCheckpoint)
     assert declined.reason is CheckpointFailureReason.ASYNC_EXCEPTION
     world.run()
@@ -200,7 +201,7 @@ def test_what_no_acknowledgement_has_taken_goes_to_the_driver_at_the_end():
     world.trigger(1)
     world.run()
     sink = world.tasks["sink"].execution
-    world.slot.snapshot_failed(sink, 1, slot_core.InternalError("no disk"))
+    world.slot.snapshot_failed(sink, 1, InternalError("no disk"))
     world.store_all()
     world.run()
     assert world.states == ["FINISHED", "FINISHED"]

@@ -126,7 +126,7 @@ def test_what_was_overtaken_for_a_checkpoint_that_is_given_up_is_dropped_and_the
     world.trigger()
     world.run("source", "expand")
     for slot_id in ("source", "expand", "sink"):
-        world.slots.notify(slot_id, CheckpointAborted("job", 0, 1, 0))
+        world.slots.notify(slot_id, CheckpointAborted("job", 1, 0))
     world.run("source", "expand")
     world.options = CheckpointOptions(SnapshotKind.CHECKPOINT, "file:/c", "file:/s", unaligned=True)
     world.trigger(2)

@@ -24,8 +24,10 @@ from flinkish.datastream.functions import CheckpointedFunction, CheckpointListen
 from flinkish.datastream.output_tag import OutputTag
 from flinkish.errors import InvalidJobError, StateMigrationError, UserFunctionError
 from flinkish.messages.checkpoints import DistributionMode, KeyedStateHandle
+from flinkish.shell import snapshot_executor
 from flinkish.state.keyed_snapshot import KeyedSnapshotReader
 from flinkish.testing import StreamRecord, StreamTestHarness, Watermark
+from tests.rocksdb_states import FAST_DISK, tiny_caches
 
 LATE = OutputTag("late", Types.PICKLED_BYTE_ARRAY())
 
@@ -215,9 +217,46 @@ def test_cut_by_a_snapshot_and_restore_at_every_step_the_output_is_the_same(name
         assert in_any_order(found) == in_any_order(expected), f"cut before step {cut}"
 
 
-@pytest.mark.parametrize("name", [name for name, scenario in SCENARIOS.items() if scenario.keyed])
+KEYED = [name for name, scenario in SCENARIOS.items() if scenario.keyed]
+
+
+@pytest.mark.parametrize("name", KEYED)
 def test_cut_and_restored_with_another_parallelism_the_output_is_the_same(name):
-    scenario = SCENARIOS[name]
+    def cut(harness, steps):
+        for step in steps:
+            step(harness)
+        return harness.snapshot()
+
+    in_parts(SCENARIOS[name], cut, {})
+
+
+@pytest.mark.parametrize(
+    "name, backend",
+    [*((name, "hashmap") for name in KEYED), ("all states and timers", "rocksdb"), ("window with lateness", "rocksdb")],
+)
+def test_cut_by_checkpoints_that_refer_to_earlier_ones_the_output_is_the_same(name, backend, tmp_path, monkeypatch):
+    monkeypatch.setattr(snapshot_executor, "INLINE_BYTES_MAX", 100)
+    files = []
+
+    def cut(harness, steps):
+        for number, step in enumerate(steps):
+            step(harness)
+            if number % 4 == 3 or number == len(steps) - 1:
+                taken = harness.checkpoint()
+        handles = [h for o in taken.operators.values() for s in o.subtasks.values() for h in s.keyed]
+        files.extend(len(getattr(handle, "shared", ())) for handle in handles)
+        return taken
+
+    options = {"execution.checkpointing.dir": str(tmp_path), "state.changelog.enabled": "true"}
+    if FAST_DISK is not None:
+        options["state.backend.rocksdb.localdir"] = FAST_DISK
+    with tiny_caches():
+        in_parts(SCENARIOS[name], cut, options, backend)
+    assert backend == "rocksdb" or max(files) > 0
+
+
+def in_parts(scenario: Scenario, cut: Callable[..., Any], options: dict, backend: str = "hashmap") -> None:
+    """Compare a run of one piece with one in four, each restored from what ``cut(harness, steps)`` gave of the one before."""
     script = steps(scenario.inputs)
     with StreamTestHarness(scenario.build, parallelism=2, inputs=scenario.inputs) as harness:
         for step in script:
@@ -229,11 +268,10 @@ def test_cut_and_restored_with_another_parallelism_the_output_is_the_same(name):
     snapshot = None
     for part, parallelism in zip(parts, (2, 3, 1, 2)):
         with StreamTestHarness(
-            scenario.build, parallelism=parallelism, inputs=scenario.inputs, snapshot=snapshot
+            scenario.build, backend, parallelism, inputs=scenario.inputs, snapshot=snapshot, configuration=options
         ) as harness:
-            for step in part:
-                step(harness)
-            output, snapshot = observed(harness), harness.snapshot()
+            snapshot = cut(harness, part)
+            output = observed(harness)
         found[0].extend(output[0])
         found[1].extend(output[1])
     assert in_any_order(found) == in_any_order(expected)
@@ -475,3 +513,21 @@ def test_a_savepoint_tells_listeners_nothing():
         harness.process_element(1)
         harness.snapshot()
         assert harness.output == [StreamRecord(1)]
+
+
+def test_a_checkpoint_tells_listeners_and_one_without_a_folder_is_refused(tmp_path):
+    class Told(SinkFunction, CheckpointListener):
+        def invoke(self, value, context): ...
+
+        def notify_checkpoint_complete(self, checkpoint_id):
+            (tmp_path / "told").write_text(str(checkpoint_id))
+
+    def build(s):
+        s.add_sink(Told())
+        return s
+
+    with StreamTestHarness(build) as harness, pytest.raises(ValueError, match="execution.checkpointing.dir"):
+        harness.checkpoint()
+    with StreamTestHarness(build, configuration={"execution.checkpointing.dir": str(tmp_path)}) as harness:
+        assert harness.checkpoint().checkpoint_id == 1
+    assert (tmp_path / "told").read_text() == "1"

@@ -3,12 +3,19 @@
     flinkish run [--master MASTER] [-D KEY=VALUE]... SCRIPT [ARGUMENTS]...
     flinkish demo [--parallelism N] [--output DIR] [--overwrite]
     flinkish doctor [--master MASTER] [-D KEY=VALUE]... [--json] [--timeout SECONDS]
+    flinkish list [-r | -a]
+    flinkish rescale JOB -p N | UID=N...
+    flinkish savepoint JOB [FOLDER]
+    flinkish stop JOB [--drain] [--savepointPath FOLDER]
+    flinkish cancel JOB
+    flinkish checkpoint JOB
     flinkish savepoint list DIR | dispose PATH | check [-D KEY=VALUE]... PATH SCRIPT [ARGUMENTS]...
     flinkish version
 
 ``run`` runs a script in this Python, with Spark in this process: no spark-submit is needed.
 ``doctor`` starts Spark as ``run`` would, and tries what jobs need of it.  ``savepoint check`` runs the
-script up to its first execute(), and says what the job would get of the savepoint.
+script up to its first execute(), and says what the job would get of the savepoint.  JOB is the id of a job that runs,
+the beginning of its id, or its name; see ``cli.jobs``.
 """
 
 from __future__ import annotations
@@ -20,11 +27,10 @@ import os
 import platform
 import sys
 import tempfile
-import traceback
-import types
-from pathlib import Path
 from typing import Any, Callable, Optional, Sequence
 
+from flinkish.cli.jobs import add_job_commands
+from flinkish.cli.scripts import find_job, run_script
 from flinkish.common.configuration import CONF_DIR_VARIABLE, Configuration
 from flinkish.common.configuration_check import MINI_CLUSTER, check_configuration, check_master
 from flinkish.common.execution_config import check_parallelism
@@ -34,10 +40,12 @@ from flinkish.errors import FlinkishError, InvalidJobError, JavaNotFoundError
 
 INTERRUPTED = 130  # the exit code of a shell for Ctrl-C
 
+_SAVEPOINT_ACTIONS = ("take", "list", "dispose", "check")
+
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Entry point; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = _parser().parse_args(_with_action(sys.argv[1:] if argv is None else list(argv)))
     _configure_logging(getattr(arguments, "verbose", False))
     try:
         return arguments.command(arguments)
@@ -50,6 +58,13 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+def _with_action(argv: list[str]) -> list[str]:
+    """``savepoint JOB`` means ``savepoint take JOB``."""
+    if argv[:1] == ["savepoint"] and argv[1:2] and argv[1] not in (*_SAVEPOINT_ACTIONS, "-h", "--help"):
+        return [argv[0], "take", *argv[1:]]
+    return argv
 
 
 def _configure_logging(verbose: bool) -> None:
@@ -96,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("-v", "--verbose", action="store_true", help="log what happens")
     doctor.set_defaults(command=_doctor)
 
-    savepoint = commands.add_parser("savepoint", help="list, delete and check savepoints")
+    savepoint = commands.add_parser("savepoint", help="take, list, delete and check savepoints")
     actions = savepoint.add_subparsers(required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="show the savepoints below a folder")
     listing.add_argument("path", metavar="DIR", help="folder or URL")
@@ -111,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(command=_check_savepoint)
     for action in (listing, dispose, check):
         _add_settings(action)
+    add_job_commands(commands, actions)
 
     version = commands.add_parser("version", help="show versions")
     version.set_defaults(command=_version)
@@ -287,88 +303,3 @@ def _split_setting(text: str) -> tuple[str, str]:
             do="write for example -D parallelism.default=2",
         )
     return key.strip(), value.strip()
-
-
-def find_job(name: str) -> str:
-    """A job that comes with flinkish: installed as ``flinkish.jobs``, in a checkout ``jobs/``."""
-    package = Path(__file__).resolve().parent
-    for folder in (package / "jobs", package.parent / "jobs"):
-        if (folder / name).is_file():
-            return str(folder / name)
-    raise InvalidJobError(
-        f"could not find the job {name}", where=str(package / "jobs"), do="install flinkish again"
-    )
-
-
-def run_script(script: str, arguments: Sequence[str]) -> int:
-    """Run a Python file as ``__main__``, then end the Spark that it has started.
-
-    Returns:
-        The exit code: of ``sys.exit``, 1 after an exception (its traceback is printed without the
-        frames of this command), 0 otherwise.
-    Raises:
-        FlinkishError: the script ended with it.
-    """
-    path = Path(script)
-    if not path.is_file():
-        raise InvalidJobError(
-            f"could not run {script}", where=os.getcwd(), why="there is no such file",
-            do="give the path of a Python file that calls env.execute()",
-        )
-    module = types.ModuleType("__main__")
-    module.__file__ = str(path.resolve())
-    previous = sys.modules["__main__"], sys.argv, sys.path[:]
-    sys.modules["__main__"] = module
-    sys.argv = [script, *arguments]
-    sys.path.insert(0, str(path.resolve().parent))
-    exit_code = 1
-    try:
-        exit_code = _exit_code(
-            lambda: exec(
-                compile(path.read_bytes(), str(module.__file__), "exec", dont_inherit=True), module.__dict__
-            )
-        )
-        return exit_code
-    finally:
-        _report_forgotten_sinks(exit_code)
-        sys.modules["__main__"], sys.argv, sys.path[:] = previous
-        if "flinkish.shell.job_manager" in sys.modules:
-            from flinkish.shell.job_manager import close_all
-
-            close_all()  # jobs that the script did not wait for
-        if "pyspark" in sys.modules:
-            from spark_plugin.session import shut_down
-
-            shut_down()
-
-
-def _report_forgotten_sinks(exit_code: int) -> None:
-    if "flinkish.datastream.forgotten_sinks" in sys.modules:
-        from flinkish.datastream.forgotten_sinks import forget_waiting_sinks, report_forgotten_sinks
-
-        if exit_code == 0:
-            report_forgotten_sinks()
-        forget_waiting_sinks()  # a script that failed has said why
-
-
-def _exit_code(body: Callable[[], None]) -> int:
-    try:
-        body()
-    except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return end.code or 0
-        print(end.code, file=sys.stderr)
-        return 1
-    except FlinkishError:
-        raise
-    except Exception as error:
-        own = error.__traceback__
-        while own is not None and own.tb_frame.f_code.co_filename == __file__:
-            own = own.tb_next
-        traceback.print_exception(type(error), error, own)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
