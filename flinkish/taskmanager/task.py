@@ -43,6 +43,7 @@ from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, Union
 from flinkish.common.user_traceback import (
     TRACEBACK_CHARACTERS_MAX,
     format_user_traceback,
+    is_raised_by_user_code,
     without_middle,
 )
 from flinkish.connectors.spi import InputStatus
@@ -347,7 +348,7 @@ class Task:
                 why=f"its slot's process was refused more: {type(error).__name__}",
                 do="give the executors more memory, or make the records and what the functions keep smaller",
             )
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception) or is_raised_by_user_code(error):
             return self._raised_by_user_code(error)
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         return InternalError(
@@ -358,8 +359,9 @@ class Task:
         )
 
     def _raised_by_user_code(self, error: BaseException) -> UserFunctionError:
-        """For what operators let pass (KeyboardInterrupt, asyncio's CancelledError): in a slot only user
-        code raises it, because signals go to the slot's own handlers."""
+        """For what operators let pass (KeyboardInterrupt, asyncio's CancelledError), which in a slot only user code
+        raises, because signals go to the slot's own handlers; and for what a signal handler or a trace function of
+        the user's raises while the engine is at work."""
         index, total = self.execution.subtask_index, self.descriptor.parallelism
         failure = UserFunctionError(
             f'operator "{self.descriptor.task_name}" subtask {index} of {total} failed',
