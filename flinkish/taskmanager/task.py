@@ -387,8 +387,7 @@ class Task:
         clock_ns, waited = self.clock_ns, self.times.state
         if self.source is not None and not self._look:
             self._look = self._has_reason_to_look()
-        overtakes_at_ms = self._overtakes_at_ms()
-        if overtakes_at_ms is not None and self.now_ms() >= overtakes_at_ms:
+        if self._barrier_is_due():
             self._attention = True
         start = now = clock_ns()
         self.times.switch(waited, start)
@@ -609,7 +608,8 @@ class Task:
                 if type(element) is WatermarkStatus:
                     self._source_idle = element.idle
                 return element
-            self._take_collected()  # a tick or an event of the coordinator may have left something
+            if self.source.has_collected:  # a tick or an event of the coordinator may have left something
+                self._take_collected()
             if queue:
                 continue
             if self._at_end:
@@ -670,8 +670,8 @@ class Task:
 
     def _attend(self) -> None:
         """Carry out what the aligner has decided, then read the mail, each as far as it may be now."""
-        overtakes_at_ms = self._overtakes_at_ms()
-        if overtakes_at_ms is not None and (now_ms := self.now_ms()) >= overtakes_at_ms:
+        if self._barrier_is_due():
+            now_ms = self.now_ms()
             self._in_flight.tick(now_ms)
             self._obey(self.aligner.tick(now_ms))
         while True:
@@ -842,6 +842,13 @@ class Task:
         times = (self.aligner.deadline_ms, self._in_flight.overtakes_at_ms)
         return min([time for time in times if time is not None], default=None)
 
+    def _barrier_is_due(self) -> bool:
+        """Whether one that waits here is to overtake now."""
+        if not self.aligner.pending and self._in_flight.data is None:
+            return False
+        overtakes_at_ms = self._overtakes_at_ms()
+        return overtakes_at_ms is not None and self.now_ms() >= overtakes_at_ms
+
     def _checkpoint_complete(self, checkpoint_id: int) -> None:
         self.chain.notify_checkpoint_complete(checkpoint_id)
         final = self._first_at_end if self.final_checkpoint else None
@@ -891,10 +898,7 @@ class Task:
 
     def _has_reason_to_look(self) -> bool:
         """Whether anything has happened to the subtask since its source had nothing."""
-        if self.times.state != IDLE or self._attention or self._dirty:
-            return True
-        overtakes_at_ms = self._overtakes_at_ms()
-        if overtakes_at_ms is not None and self.now_ms() >= overtakes_at_ms:
+        if self.times.state != IDLE or self._attention or self._dirty or self._barrier_is_due():
             return True
         if self.source is None:
             return False
@@ -955,21 +959,18 @@ class Task:
         """When a turn is due although nothing arrives, as processing time."""
         if self.state != "RUNNING":
             return None
-        overtakes_at_ms = self._overtakes_at_ms()
-        deadlines = [] if overtakes_at_ms is None else [overtakes_at_ms]
+        first = self._overtakes_at_ms()
         if self._halted:
-            return overtakes_at_ms
-        if self._suspended is None and not self._at_end:
-            due = self.chain.next_processing_time()
-            if due is not None and self.times.state != BACKPRESSURED:
-                deadlines.append(due)
+            return first
+        if self._suspended is None and not self._at_end and self.times.state != BACKPRESSURED:
+            first = _earlier(first, self.chain.next_processing_time())
         if self.waits_for_source:
             interval = self.source.poll_interval_ms
             if interval is not None:
-                deadlines.append(self._polled_ms + interval)
+                first = _earlier(first, self._polled_ms + interval)
         if self._waits_for_sinks:
-            deadlines.append(self.now_ms() + SINK_RETRY_MS)
-        return min(deadlines, default=None)
+            first = _earlier(first, self.now_ms() + SINK_RETRY_MS)
+        return first
 
     def descriptors(self) -> dict[int, str]:
         """Descriptors that this subtask waits for."""
@@ -1010,3 +1011,10 @@ class Task:
             names.NUM_BYTES_OUT: sum([writer.bytes_out for writer in self.writers]),
             names.CURRENT_INPUT_WATERMARK: watermark,
         }
+
+
+def _earlier(one: Optional[int], other: Optional[int]) -> Optional[int]:
+    """The earlier of two times, None being never."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one if one <= other else other
