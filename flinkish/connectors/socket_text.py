@@ -10,7 +10,6 @@ import codecs
 import errno
 import socket
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
@@ -325,9 +324,15 @@ class _SocketWriter(SinkWriter[Any]):
     def _encoded(self, lines: list) -> bytes:
         end = self._sink.line_end
         if set(map(type, lines)) == {str}:
-            with suppress(UnicodeEncodeError):  # of a line that is named below
+            try:
                 return (end.join(lines) + end).encode()
-        return b"".join([line + end.encode() for line in each_encoded(_to_bytes, lines)])
+            except UnicodeEncodeError:  # of a line that is to be named
+                return self._encoded_one_by_one(lines)
+        return self._encoded_one_by_one(lines)
+
+    def _encoded_one_by_one(self, lines: list) -> bytes:
+        end = self._sink.line_end.encode()
+        return b"".join([line + end for line in each_encoded(_to_bytes, lines)])
 
     def flush(self, end_of_input: bool) -> None:
         self._send_nowait()

@@ -351,9 +351,11 @@ class OperatorChain:
 
     def on_idle(self) -> bool:
         """The input has run dry: sinks push out what they hold.  True: not all of it could leave."""
+        held = False
         for sink in self._sinks:
             sink.on_idle()
-        return not all([sink.flushed for sink in self._sinks])
+            held = held or not sink.flushed
+        return held
 
     def handle_operator_event(self, operator_id: str, payload: Any) -> None:
         for node in self.nodes:

@@ -69,7 +69,11 @@ class SinkWriterOperator(RuntimeOperator):
 
     @property
     def flushed(self) -> bool:
-        return self.call(getattr, self.writer, "flushed", role="flush")
+        try:
+            return self.writer.flushed
+        except BaseException as error:
+            let_pass(error)
+            raise self.error(error, role="flush") from error
 
     def fileno(self) -> Optional[int]:
         return self.call(self.writer.fileno, role="fileno")

@@ -38,13 +38,14 @@ class InFlightCollector:
         self._gates, self._writers = gates, writers
         self._on_over = on_over
         self._channels = {channel.channel_id: channel for gate in gates for channel in gate.channels}
-        self._data: Optional[InFlightData] = None
+        #: What is being collected.
+        self.data: Optional[InFlightData] = None
         self._overtakes_at_ms: Optional[int] = None
 
     @property
     def overtakes_at_ms(self) -> Optional[int]:
         """When ``tick`` has something to do."""
-        return None if self._data is None else self._overtakes_at_ms
+        return None if self.data is None else self._overtakes_at_ms
 
     def send_barrier(self, order: TakeSnapshot, in_work: Optional[tuple[InputGate, Batch]]) -> Optional[InFlightData]:
         """Let the barrier go on, and take what it overtakes here; None: it overtakes nothing.
@@ -72,37 +73,37 @@ class InFlightCollector:
 
     def begin(self, data: InFlightData) -> None:
         """The snapshot is taken, so what comes of ``data`` can be handed on."""
-        self._data = data
+        self.data = data
         self.outputs_moved()
 
     def channel_complete(self, checkpoint_id: int, channel_id: int) -> None:
         """Its barrier is there."""
-        data = self._data
+        data = self.data
         if data is not None and data.checkpoint_id == checkpoint_id:
             channel = self._channels[channel_id]
             assert channel.edge is not None
             data.add(channel.edge, channel.peer_subtask, self._subtask, True, channel.take_recorded())
 
     def inputs_complete(self, checkpoint_id: int) -> None:
-        data = self._data
+        data = self.data
         if data is not None and data.checkpoint_id == checkpoint_id:
             data.inputs_open = False
             self.outputs_moved()
 
     def outputs_moved(self) -> None:
         """Barriers may have left in their turn."""
-        data = self._data
+        data = self.data
         if data is None:
             return
         if data.outputs_open:
             data.outputs_open = any([writer.holds(data.checkpoint_id) for writer in self._writers])
         if data.is_complete:
-            self._data = None
+            self.data = None
             self._on_over(data)
 
     def tick(self, now_ms: int) -> None:
         """Time has passed: barriers that wait in the outputs for too long overtake."""
-        data, due_ms = self._data, self._overtakes_at_ms
+        data, due_ms = self.data, self._overtakes_at_ms
         if data is None or due_ms is None or now_ms < due_ms:
             return
         self._overtakes_at_ms = None
@@ -112,9 +113,9 @@ class InFlightCollector:
 
     def drop(self, checkpoint_id: Optional[int] = None) -> None:
         """Nobody wants it any more; with an id, only if it is of that checkpoint."""
-        data = self._data
+        data = self.data
         if data is not None and checkpoint_id in (None, data.checkpoint_id):
-            self._data = None
+            self.data = None
             for channel in self._channels.values():
                 channel.stop_recording()
             data.dropped = True

@@ -35,26 +35,11 @@ Nothing here waits, and nothing here reads a clock that was not passed in.
 
 from __future__ import annotations
 
-import traceback
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, Union
 
-from flinkish.common.user_traceback import (
-    TRACEBACK_CHARACTERS_MAX,
-    format_user_traceback,
-    without_middle,
-)
-from flinkish.connectors.spi import InputStatus
-from flinkish.errors import (
-    FlinkishError,
-    InternalError,
-    ResourceError,
-    TaskCancelled,
-    UnstableKeyError,
-    UserError,
-    UserFunctionError,
-)
+from flinkish.errors import FlinkishError, InternalError, TaskCancelled, UserError
 from flinkish.messages.checkpoints import (
     CheckpointAborted,
     CheckpointComplete,
@@ -79,7 +64,6 @@ from flinkish.messages.elements import (
 from flinkish.metrics import names
 from flinkish.operators.codegen import BUDGET_MAX
 from flinkish.operators.snapshots import TaskSnapshot
-from flinkish.operators.user_errors import message_of
 from flinkish.taskmanager.backpressure import BACKPRESSURED, BUSY, IDLE, TaskTimes
 from flinkish.taskmanager.barrier_aligner import (
     AlignerEffect,
@@ -95,15 +79,14 @@ from flinkish.taskmanager.in_flight_collector import InFlightCollector
 from flinkish.taskmanager.input_channel import InputChannel
 from flinkish.taskmanager.input_gate import InputGate
 from flinkish.taskmanager.record_writer import ChannelWriter
+from flinkish.taskmanager.source_input import POLL_RECORDS_MAX, POLL_ROWS_MAX, SourceInput
+from flinkish.taskmanager.task_failure import as_failure
 
 TURN_NS = 1_000_000
 SLICE_RECORDS_FIRST = 8  # doubles with each slice that ends in time: a record may cost a second
 SLICE_RECORDS_MAX = 4096
 SURELY_SLOW_NS = 16 * TURN_NS  # a slice that took less may just have lost the CPU to other processes
 SLICE_ROWS_MIN = 256  # of columns: a smaller slice costs as much
-POLL_RECORDS_FIRST = 64
-POLL_RECORDS_MAX = 2048
-POLL_ROWS_MAX = 64 * 1024
 OVERDRAFT_RECORDS = 8192  # that an output takes above its room while a barrier waits to overtake
 SINK_RETRY_MS = 5  # a sink without room and without a descriptor is asked again after this
 
@@ -173,6 +156,7 @@ class Task:
         self.final_checkpoint = final_checkpoint
         self.state = "DEPLOYING"
         self.source = chain.source
+        self._input = None if self.source is None else SourceInput(self.source, now_ms, clock_ns, 2 * TURN_NS)
         self.times = TaskTimes(clock_ns())
 
         self._room = 0
@@ -223,15 +207,6 @@ class Task:
         self._slice_is_columns = False
         self._slice_ns = 0
 
-        self._source_queue: deque[Element] = deque()  # and barriers
-        self._source_status = InputStatus.NOTHING_AVAILABLE
-        self._source_idle = False
-        self._source_columns = False
-        self._source_records = 0
-        self._polled_ms = MIN_WATERMARK_MS
-        self._polled_this_turn = False
-        self._look = True  # the reader may have something although it had nothing when asked last
-        self._poll_limit = POLL_RECORDS_FIRST
         chain.budget_max = SLICE_RECORDS_FIRST
 
     @property
@@ -319,7 +294,8 @@ class Task:
         for writer in self.writers:
             writer.discard()
         self._batch = None
-        self._source_queue.clear()
+        if self._input is not None:
+            self._input.drop()
         self._mail.clear()
         self._held.clear()
         self._orders.clear()
@@ -331,46 +307,7 @@ class Task:
             self.chain.close()
 
     def _as_failure(self, error: BaseException) -> FlinkishError:
-        if isinstance(error, UnstableKeyError) and "operator" not in error.fields:
-            where = f'key_by behind operator "{self.name}"'
-            return UnstableKeyError(
-                error.what, where=where, why=error.why, do=error.do, **error.fields
-            )
-        if isinstance(error, FlinkishError):
-            if not error.where:
-                error.where = f'task "{self.name}"'
-            return error
-        if isinstance(error, MemoryError):
-            return ResourceError(
-                "a subtask ran out of memory",
-                where=f'task "{self.name}"',
-                why=f"its slot's process was refused more: {type(error).__name__}",
-                do="give the executors more memory, or make the records and what the functions keep smaller",
-            )
-        if not isinstance(error, Exception):
-            return self._raised_by_user_code(error)
-        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        return InternalError(
-            "a subtask failed",
-            where=f'task "{self.name}"',
-            why=f"{type(error).__name__}: {message_of(error)}",
-            traceback_text=without_middle(text, TRACEBACK_CHARACTERS_MAX),
-        )
-
-    def _raised_by_user_code(self, error: BaseException) -> UserFunctionError:
-        """For what operators let pass (KeyboardInterrupt, asyncio's CancelledError): in a slot only user
-        code raises it, because signals go to the slot's own handlers."""
-        index, total = self.execution.subtask_index, self.descriptor.parallelism
-        failure = UserFunctionError(
-            f'operator "{self.descriptor.task_name}" subtask {index} of {total} failed',
-            traceback_text=format_user_traceback(error),
-            operator=self.descriptor.task_name,
-            subtask=index,
-            exception_type=type(error).__qualname__,
-            exception_message=message_of(error),
-        )
-        failure.__cause__ = error  # for who runs tasks in the test's own process
-        return failure
+        return as_failure(error, self.name, self.descriptor)
 
     # ---- a turn ---------------------------------------------------------------------------------
 
@@ -383,17 +320,16 @@ class Task:
         if self.state != "RUNNING":
             return False
         clock_ns, waited = self.clock_ns, self.times.state
-        if self.source is not None and not self._look:
-            self._look = self._has_reason_to_look()
-        overtakes_at_ms = self._overtakes_at_ms()
-        if overtakes_at_ms is not None and self.now_ms() >= overtakes_at_ms:
+        if self._input is not None:
+            self._input.look = self._input.look or self._has_reason_to_look()
+            self._input.begin_turn()
+        if self._barrier_is_due():
             self._attention = True
         start = now = clock_ns()
         self.times.switch(waited, start)
         # A step that would begin in the last quarter waits for the next turn, so that turns neither
         # end in slices of a few records nor run twice as long.
         last_start = start + budget_ns - budget_ns // 4
-        self._polled_this_turn = False
         worked = False
         try:
             while True:
@@ -461,7 +397,7 @@ class Task:
                 self._run(self.chain.on_processing_time(now_ms))
                 return _WORKED
         if self._batch is None:
-            element = self._next_element() if self.source is None else self._next_of_source()
+            element = self._next_element()
             if element is None:
                 return _IDLE
             self._take(element)
@@ -542,6 +478,9 @@ class Task:
 
     def _next_element(self) -> Any:
         gates = self.gates
+        if self._input is not None:  # a barrier waits for what slow functions make of the records
+            records_max = 2 * self._slice_limit if self._last_cost_ns < float("inf") else POLL_RECORDS_MAX
+            return self._input.next_element(self._room, records_max, self._at_end)
         try:
             if len(gates) == 1:
                 return gates[0].next_element()
@@ -599,77 +538,12 @@ class Task:
             self._ending = True
             self._obey([_EndOutputs()])
 
-    def _next_of_source(self) -> Optional[Element]:
-        queue = self._source_queue
-        while True:
-            if queue:
-                element = queue.popleft()
-                if type(element) is WatermarkStatus:
-                    self._source_idle = element.idle
-                return element
-            self._take_collected()  # a tick or an event of the coordinator may have left something
-            if queue:
-                continue
-            if self._at_end:
-                return None
-            if self._source_status is InputStatus.END_OF_INPUT:
-                self._end_source()
-                continue
-            waiting = self._source_status is InputStatus.NOTHING_AVAILABLE
-            if waiting and (self._polled_this_turn or not self._look):
-                return None
-            self._poll()
-            if not queue and self._source_status is not InputStatus.END_OF_INPUT:
-                return None  # also for MORE_AVAILABLE: let the others have their turn first
-
-    def _poll(self) -> None:
-        """Let the reader collect about a turn's worth of records, and not more than fits."""
-        room = min(self._poll_limit, self._room)
-        if not self._source_columns and self._last_cost_ns < float("inf"):
-            room = min(room, 2 * self._slice_limit)  # a barrier waits for what slow functions make of it
-        self._polled_this_turn, self._look = True, False
-        self._polled_ms = self.now_ms()
-        before = self.clock_ns()
-        self._source_status = self.source.poll(max(1, room))
-        spent = self.clock_ns() - before
-        records = self._take_collected()
-        if spent > 2 * TURN_NS:
-            self._poll_limit = max(1, self._poll_limit // 2)
-        elif 2 * records > self._poll_limit:
-            limit_max = POLL_ROWS_MAX if self._source_columns else POLL_RECORDS_MAX
-            self._poll_limit = min(limit_max, 2 * self._poll_limit)
-
-    def _take_collected(self) -> int:
-        """Queue what the source has collected; returns the records in it."""
-        records = 0
-        for element in self.source.take():
-            kind = type(element)
-            if kind is RowBatch:
-                records += len(element.values)
-                self._source_columns = False
-            elif kind is ColumnBatch:
-                records += len(element)
-                self._source_columns = True
-            self._source_queue.append(element)
-        self._source_records += records
-        return records
-
-    def _end_source(self) -> None:
-        """Queue what ends a source: event time goes to its end, then the input ends."""
-        statuses = [element.idle for element in self._source_queue if type(element) is WatermarkStatus]
-        if statuses[-1] if statuses else self._source_idle:  # an idle output passes no watermark (FLINK-40499)
-            self._source_queue.append(WatermarkStatus(False))
-        self._source_queue.append(Watermark(MAX_WATERMARK_MS))
-        self._source_queue.append(EndOfInput())
-        self._source_status = InputStatus.NOTHING_AVAILABLE
-        self._polled_this_turn = True
-
     # ---- checkpoints ----------------------------------------------------------------------------
 
     def _attend(self) -> None:
         """Carry out what the aligner has decided, then read the mail, each as far as it may be now."""
-        overtakes_at_ms = self._overtakes_at_ms()
-        if overtakes_at_ms is not None and (now_ms := self.now_ms()) >= overtakes_at_ms:
+        if self._barrier_is_due():
+            now_ms = self.now_ms()
             self._in_flight.tick(now_ms)
             self._obey(self.aligner.tick(now_ms))
         while True:
@@ -719,16 +593,16 @@ class Task:
         if self._halted or self._ending:
             self.on_declined(self, barrier.checkpoint_id, CheckpointFailureReason.TASK_CLOSING)
             return
-        if self.source is None:
+        if self._input is None:
             if barrier.options.unaligned and not self._unaligned:
                 barrier = replace(barrier, options=replace(barrier.options, forced_aligned=True))
             self._obey(self.aligner.ordered(barrier, self.now_ms()))
             return
-        self._take_collected()
+        self._input.take_collected()
         if barrier.options.kind is SnapshotKind.SAVEPOINT_TERMINATE and not self._at_end:
             self._stopping = barrier.checkpoint_id
-            self._end_source()
-        self._source_queue.append(barrier)
+            self._input.end()
+        self._input.put(barrier)
         self._barriers_queued += 1
 
     def _take_checkpoint_event(
@@ -840,6 +714,13 @@ class Task:
         times = (self.aligner.deadline_ms, self._in_flight.overtakes_at_ms)
         return min([time for time in times if time is not None], default=None)
 
+    def _barrier_is_due(self) -> bool:
+        """Whether one that waits here is to overtake now."""
+        if not self.aligner.pending and self._in_flight.data is None:
+            return False
+        overtakes_at_ms = self._overtakes_at_ms()
+        return overtakes_at_ms is not None and self.now_ms() >= overtakes_at_ms
+
     def _checkpoint_complete(self, checkpoint_id: int) -> None:
         self.chain.notify_checkpoint_complete(checkpoint_id)
         final = self._first_at_end if self.final_checkpoint else None
@@ -881,7 +762,8 @@ class Task:
 
     def look(self) -> None:
         """Poll the source again, although it had nothing: something may have come since."""
-        self._look = True
+        if self._input is not None:
+            self._input.look = True
 
     def needs_turn(self) -> bool:
         """Whether a turn may do something: all but an idle subtask to which nothing has come."""
@@ -889,15 +771,9 @@ class Task:
 
     def _has_reason_to_look(self) -> bool:
         """Whether anything has happened to the subtask since its source had nothing."""
-        if self.times.state != IDLE or self._attention or self._dirty:
+        if self.times.state != IDLE or self._attention or self._dirty or self._barrier_is_due():
             return True
-        overtakes_at_ms = self._overtakes_at_ms()
-        if overtakes_at_ms is not None and self.now_ms() >= overtakes_at_ms:
-            return True
-        if self.source is None:
-            return False
-        interval = self.source.poll_interval_ms
-        return self._look or (interval is not None and self.now_ms() >= self._polled_ms + interval)
+        return self._input is not None and self._input.is_to_be_asked()
 
     def wants_turn(self) -> bool:
         """Whether a turn now would go on with something."""
@@ -916,8 +792,7 @@ class Task:
         record makes leaves before anything else is looked at."""
         if self._attention or self._halted:
             return False
-        source = self.source
-        if source is not None and (source.has_collected or not (self._polled_this_turn or self._at_end)):
+        if self._input is not None and self._input.may_have_more(self._at_end):
             return False
         return not self._has_work() and self.chain.sinks_have_room()
 
@@ -926,7 +801,7 @@ class Task:
             return True
         if self._halted:
             return False
-        if self._source_queue or self._source_status is not InputStatus.NOTHING_AVAILABLE:
+        if self._input is not None and self._input.has_input:
             return True
         for gate in self.gates:
             if gate.has_input:
@@ -953,21 +828,16 @@ class Task:
         """When a turn is due although nothing arrives, as processing time."""
         if self.state != "RUNNING":
             return None
-        overtakes_at_ms = self._overtakes_at_ms()
-        deadlines = [] if overtakes_at_ms is None else [overtakes_at_ms]
+        first = self._overtakes_at_ms()
         if self._halted:
-            return overtakes_at_ms
-        if self._suspended is None and not self._at_end:
-            due = self.chain.next_processing_time()
-            if due is not None and self.times.state != BACKPRESSURED:
-                deadlines.append(due)
+            return first
+        if self._suspended is None and not self._at_end and self.times.state != BACKPRESSURED:
+            first = _earlier(first, self.chain.next_processing_time())
         if self.waits_for_source:
-            interval = self.source.poll_interval_ms
-            if interval is not None:
-                deadlines.append(self._polled_ms + interval)
+            first = _earlier(first, self._input.next_poll_ms)
         if self._waits_for_sinks:
-            deadlines.append(self.now_ms() + SINK_RETRY_MS)
-        return min(deadlines, default=None)
+            first = _earlier(first, self.now_ms() + SINK_RETRY_MS)
+        return first
 
     def descriptors(self) -> dict[int, str]:
         """Descriptors that this subtask waits for."""
@@ -992,7 +862,9 @@ class Task:
         watermark = min(
             [gate.valve.output_watermark for gate in self.gates], default=MIN_WATERMARK_MS
         )
-        records_in = sum([gate.records_in for gate in self.gates]) + self._source_records
+        records_in = sum([gate.records_in for gate in self.gates])
+        if self._input is not None:
+            records_in += self._input.records_in
         usages_in = [gate.pool_usage for gate in self.gates]
         usages_out = [writer.pool_usage for writer in self.writers]
         return {
@@ -1008,3 +880,10 @@ class Task:
             names.NUM_BYTES_OUT: sum([writer.bytes_out for writer in self.writers]),
             names.CURRENT_INPUT_WATERMARK: watermark,
         }
+
+
+def _earlier(one: Optional[int], other: Optional[int]) -> Optional[int]:
+    """The earlier of two times, None being never."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one if one <= other else other

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import sys
@@ -103,13 +104,13 @@ def connections(pid):
 def _sockets(pid):
     """Inodes."""
     found = set()
-    try:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process has ended
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-            target = os.readlink(descriptor)
-            if target.startswith("socket:["):
-                found.add(target[8:-1])
-    except (FileNotFoundError, ProcessLookupError):
-        pass  # the process has ended, or closed the descriptor
+            # It may be closed meanwhile; of this process one is for certain, with which the folder was listed.
+            with contextlib.suppress(FileNotFoundError):
+                target = os.readlink(descriptor)
+                if target.startswith("socket:["):
+                    found.add(target[8:-1])
     return found
 
 

@@ -12,7 +12,9 @@ import stat
 import sys
 import threading
 import time
+import traceback
 import types
+from functools import partial
 
 import pytest
 
@@ -440,14 +442,16 @@ def replace_the_clock(value):
     time.monotonic_ns = lambda: 1 // 0
 
 
-def raise_in_a_signal_handler(value):
+def raise_in_a_signal_handler(value, of_a_task=False):
     def handle(signum, frame):
-        if "event_loop" in frame.f_code.co_filename:
+        files = [at.f_code.co_filename.rpartition("/")[2] for at, _ in traceback.walk_stack(frame)]
+        if files[0] == ("task.py" if of_a_task else "event_loop.py") and ("task.py" in files) == of_a_task:
             raise ValueError("too late")
         signal.setitimer(signal.ITIMER_REAL, 0.001)
 
-    signal.signal(signal.SIGALRM, handle)
-    signal.setitimer(signal.ITIMER_REAL, 0.001)
+    if signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
+        signal.signal(signal.SIGALRM, handle)
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
 
 
 class Endless:
@@ -476,12 +480,21 @@ def recurse(value):
 )  # fmt: skip
 def test_what_user_code_does_to_its_process_is_called_by_its_name(cluster, function, why, do):
     env = cluster.get_execution_environment({"parallelism.default": 2})
-    numbers(env).rebalance().map(function).name("breaking").rebalance().map(str).sink_to(DiscardingSink())
+    endless = env.from_sequence(1, 1 << 40)  # or the job may end before a signal comes
+    endless.rebalance().map(function).name("breaking").rebalance().map(str).sink_to(DiscardingSink())
     with pytest.raises(SlotLostError) as caught:
         env.execute()
     error = caught.value
     assert why in error.why and do in error.do and '"breaking (' in str(error)
     assert "an error of flinkish" not in str(error) and "flinkish/" not in error.why
+
+
+def test_a_signal_handler_that_raises_within_a_subtask_is_an_error_of_user_code(cluster):
+    env = cluster.get_execution_environment()
+    endless = env.from_sequence(1, 1 << 40)
+    endless.map(partial(raise_in_a_signal_handler, of_a_task=True)).sink_to(DiscardingSink())
+    with pytest.raises(UserFunctionError, match="ValueError: too late"):
+        env.execute()
 
 
 def test_memory_that_the_system_refuses_and_an_exit_of_a_thread_are_errors_of_user_code_or_none(cluster, collect):

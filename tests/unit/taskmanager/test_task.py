@@ -313,17 +313,24 @@ def failing(error):
 
 
 def test_a_failure_is_reported_with_its_task_and_closes_the_chain_only_there():
-    graph = job(polls([RowBatch([1, 2, 3, 4])], [], []), failing(ZeroDivisionError("oops")))
-    world = World(graph).start()
+    world = World(job(polls([RowBatch([1, 2, 3, 4])], [], []))).start()
+    world.log.chains["source", 0].process_batch = None
     world.slots.run_until_quiet()
     ((execution, error),) = world.slots.failures.items()
     assert execution.vertex_id == "source" and world.slots.states[execution] == "FAILED"
     assert isinstance(error, InternalError) and 'task "source (1/1)"' in error.where
-    assert "oops" in error.why and "ZeroDivisionError" in error.fields["traceback_text"]
+    assert "not callable" in error.why and "TypeError" in error.fields["traceback_text"]
     assert world.log.chains["source", 0].closed and not world.log.chains["sink", 0].closed
     assert world.tasks["sink"].state == "RUNNING"
     world.slot.cancel(world.slot.tasks)
     assert world.tasks["sink"].state == "CANCELED" and world.log.chains["sink", 0].closed
+
+
+def test_what_code_of_the_users_raises_and_no_operator_explains_is_no_error_of_flinkish():
+    world = World(job(polls([RowBatch([1, 2, 3, 4])]), failing(ZeroDivisionError("oops")))).start()
+    world.slots.run_until_quiet()
+    (error,) = world.slots.failures.values()
+    assert isinstance(error, UserFunctionError) and error.fields["exception_type"] == "ZeroDivisionError"
 
 
 def test_an_unstable_key_names_the_task():
