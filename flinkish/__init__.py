@@ -66,7 +66,9 @@ if TYPE_CHECKING:  # what `lazy_exports` does, for type checkers and editors
     )
     from flinkish.datastream.time_domain import TimeDomain as TimeDomain
     from flinkish.datastream.window import (
+        EventTimeSessionWindows as EventTimeSessionWindows,
         EventTimeTrigger as EventTimeTrigger,
+        SlidingEventTimeWindows as SlidingEventTimeWindows,
         TimeWindow as TimeWindow,
         TumblingEventTimeWindows as TumblingEventTimeWindows,
     )
@@ -129,7 +131,12 @@ _EXPORTS = {
         "StateTtlConfig",
         "ValueStateDescriptor",
     ],
-    "flinkish.datastream.window": ["EventTimeTrigger", "TumblingEventTimeWindows"],
+    "flinkish.datastream.window": [
+        "EventTimeSessionWindows",
+        "EventTimeTrigger",
+        "SlidingEventTimeWindows",
+        "TumblingEventTimeWindows",
+    ],
 }
 
 __all__, __getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

@@ -1,17 +1,40 @@
-"""The reduce functions behind ``sum``, ``min``, ``max``, ``min_by`` and ``max_by``.
+"""The reduce functions behind ``sum``, ``min``, ``max``, ``min_by`` and ``max_by`` of keyed and windowed streams.
 
 `Sum` and `MinMax` keep the other fields of the first record, `MinMaxBy` takes the whole record with
-the extreme value; on a tie the earlier record stays.  None of them changes a record.
+the extreme value; on a tie the earlier record stays, unless the last one is asked for.  None of them changes a record.
 
 Source: Flink's ``SumAggregator`` and ``ComparableAggregator``.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
-from flinkish.datastream.fields import Field, get_field, with_field
+from flinkish.common.typeinfo import BasicTypeInfo, TypeInformation
+from flinkish.datastream.fields import Field, check_field, declared_field_type, get_field, with_field
 from flinkish.datastream.functions import ReduceFunction
+from flinkish.errors import InvalidJobError
+
+
+def field_aggregation(
+    method: str, field: Field, record_type: Optional[TypeInformation], first: bool = True
+) -> ReduceFunction:
+    """The function of ``method`` ("sum", "min", "max", "min_by", "max_by").
+
+    Args:
+        record_type: declared type of the records, if any.
+        first: of the records with the smallest or largest value; False: the last one.
+    Raises:
+        InvalidJobError: the declared record has no such field, or it cannot be summed.
+    """
+    check_field(field, method)
+    field_type = declared_field_type(record_type, field, method)
+    if method == "sum":
+        if field_type is not None and not (isinstance(field_type, BasicTypeInfo) and field_type.is_numeric()):
+            raise InvalidJobError(f"could not sum the field {field!r}", why=f"its declared type is {field_type}")
+        return Sum(field)
+    largest = method.startswith("max")
+    return MinMaxBy(field, largest, first) if method.endswith("_by") else MinMax(field, largest)
 
 
 class Sum(ReduceFunction):
@@ -37,9 +60,11 @@ class MinMax(ReduceFunction):
 
 
 class MinMaxBy(ReduceFunction):
-    def __init__(self, field: Field, largest: bool):
-        self.field, self.largest = field, largest
+    def __init__(self, field: Field, largest: bool, first: bool = True):
+        self.field, self.largest, self.first = field, largest, first
 
     def reduce(self, value1: Any, value2: Any) -> Any:
         first, second = get_field(value1, self.field), get_field(value2, self.field)
-        return value2 if (second > first if self.largest else second < first) else value1
+        if second > first if self.largest else second < first:
+            return value2
+        return value2 if not self.first and first == second else value1

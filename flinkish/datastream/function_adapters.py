@@ -11,6 +11,7 @@ from flinkish.common.typeinfo import TypeInformation
 from flinkish.datastream.fields import Field, FieldSelector, check_field, declared_field_type
 from flinkish.datastream.functions import (
     AggregateFunction,
+    AllWindowFunction,
     CoFlatMapFunction,
     CoMapFunction,
     CoProcessFunction,
@@ -23,6 +24,7 @@ from flinkish.datastream.functions import (
     KeySelector,
     MapFunction,
     Partitioner,
+    ProcessAllWindowFunction,
     ProcessFunction,
     ProcessWindowFunction,
     ReduceFunction,
@@ -30,7 +32,6 @@ from flinkish.datastream.functions import (
     WindowFunction,
 )
 from flinkish.errors import InvalidJobError
-
 
 #: Kinds of functions whose result is used as it is: the methods that must not be generators.
 _NOT_ITERATED: dict[type, tuple[str, ...]] = {
@@ -50,6 +51,7 @@ _PARAMETERS: dict[type, dict[str, tuple[str, ...]]] = {
         "add": ("value", "accumulator"),
         "get_result": ("accumulator",),
     },
+    AllWindowFunction: {"apply": ("window", "inputs")},
     CoFlatMapFunction: {"flat_map1": ("value",), "flat_map2": ("value",)},
     CoMapFunction: {"map1": ("value",), "map2": ("value",)},
     CoProcessFunction: {"process_element1": ("value", "ctx"), "process_element2": ("value", "ctx")},
@@ -64,6 +66,7 @@ _PARAMETERS: dict[type, dict[str, tuple[str, ...]]] = {
     KeySelector: {"get_key": ("value",)},
     MapFunction: {"map": ("value",)},
     Partitioner: {"partition": ("key", "num_partitions")},
+    ProcessAllWindowFunction: {"process": ("context", "elements")},
     ProcessFunction: {"process_element": ("value", "ctx")},
     ProcessWindowFunction: {"process": ("key", "context", "elements")},
     ReduceFunction: {"reduce": ("value1", "value2")},
@@ -305,6 +308,24 @@ class CallableWindowFunction(FunctionWrapper, WindowFunction):
         return self._func(key, window, inputs)
 
 
+class WindowFunctionOfAllWindowFunction(_Delegating, WindowFunction):
+    """An AllWindowFunction, or ``function(window, inputs)``."""
+
+    def apply(self, key: Any, window: Any, inputs: Any) -> Any:
+        function = self._func
+        return (function.apply if isinstance(function, AllWindowFunction) else function)(window, inputs)
+
+
+class ProcessWindowFunctionOfProcessAllWindowFunction(_Delegating, ProcessWindowFunction):
+    """A ProcessAllWindowFunction."""
+
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        return self._func.process(context, elements)
+
+    def clear(self, context: Any) -> None:
+        self._func.clear(context)
+
+
 class CallableSinkFunction(FunctionWrapper, SinkFunction):
     """``function(value)``."""
 
@@ -392,3 +413,11 @@ def window_function_of(function: Any, method: str) -> Any:
         return function
     function = check_function(function, WindowFunction, method)
     return function if isinstance(function, WindowFunction) else CallableWindowFunction(function)
+
+
+def all_window_function_of(function: Any, method: str) -> Any:
+    """As `window_function_of`, of a stream without keys."""
+    if isinstance(function, ProcessAllWindowFunction):
+        _check_methods(function, ProcessAllWindowFunction, method)
+        return ProcessWindowFunctionOfProcessAllWindowFunction(function)
+    return WindowFunctionOfAllWindowFunction(check_function(function, AllWindowFunction, method))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
-from flinkish.common.typeinfo import BasicTypeInfo, TypeInformation
-from flinkish.datastream.aggregations import MinMax, MinMaxBy, Sum
+from flinkish.common.typeinfo import TypeInformation
+from flinkish.datastream.aggregations import field_aggregation
 from flinkish.datastream.data_stream import DataStream
-from flinkish.datastream.fields import Field, check_field, declared_field_type
+from flinkish.datastream.fields import Field
 from flinkish.datastream.function_adapters import check_function, check_type, keyed_process_function_of
 from flinkish.datastream.functions import Function, ReduceFunction
 from flinkish.datastream.partitioners import KeyGroupPartitioner
@@ -104,20 +104,8 @@ class KeyedStream(DataStream):
         return self._accumulate(position_to_max_by, KeyedStream.AccumulateType.MAX_BY)
 
     def _accumulate(self, field: Field, kind: "KeyedStream.AccumulateType") -> DataStream:
-        kinds, method = KeyedStream.AccumulateType, kind.name.lower()
-        check_field(field, method)
-        field_type = declared_field_type(self.transformation.output_type, field, method)
-        if kind is kinds.SUM:
-            if field_type is not None and not (
-                isinstance(field_type, BasicTypeInfo) and field_type.is_numeric()
-            ):
-                raise InvalidJobError(
-                    f"could not sum the field {field!r}", why=f"its declared type is {field_type}"
-                )
-            return self._reduce("Keyed Aggregation", Sum(field))
-        largest = kind in (kinds.MAX, kinds.MAX_BY)
-        function = MinMaxBy if kind in (kinds.MIN_BY, kinds.MAX_BY) else MinMax
-        return self._reduce("Keyed Aggregation", function(field, largest))
+        function = field_aggregation(kind.name.lower(), field, self.transformation.output_type)
+        return self._reduce("Keyed Aggregation", function)
 
     def window(self, window_assigner: Any) -> "WindowedStream":
         from flinkish.datastream.windowed_stream import WindowedStream

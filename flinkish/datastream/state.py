@@ -195,7 +195,7 @@ class StateDescriptor(Generic[T]):
         return type(self), self.name, self.type_info
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, StateDescriptor) and self._identity() == other._identity()
+        return self is other or (isinstance(other, StateDescriptor) and self._identity() == other._identity())
 
     def __hash__(self) -> int:
         return hash((type(self), self.name))

@@ -42,7 +42,8 @@ class TimeWindow(Window):
         self.end = end
 
     def max_timestamp(self) -> int:
-        return self.end - 1
+        end = self.end
+        return end - 1 if end <= MAX_LONG_VALUE else MAX_LONG_VALUE
 
     def intersects(self, other: "TimeWindow") -> bool:
         """Whether they overlap or touch."""

@@ -109,7 +109,8 @@ class WindowOperator(Operator):
 
     ``kind``: "reduce", "aggregate", "apply" or "process".  ``function`` reduces or aggregates
     (None for "apply"/"process"); ``window_function`` sees the window, the key and its content
-    (None: the reduced value is emitted as it is).
+    (None: the reduced value is emitted as it is).  ``trigger``: None, the assigner's own.  ``evictor``: None, every
+    record stays until the window goes.
     """
 
     assigner: Any
@@ -119,6 +120,7 @@ class WindowOperator(Operator):
     trigger: Any = None
     allowed_lateness_ms: int = 0
     late_data_tag: Any = None
+    evictor: Any = None
 
 
 @dataclass

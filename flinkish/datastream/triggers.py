@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import abc
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Optional, TypeVar
 
+from flinkish.common.constants import MIN_LONG_VALUE
 from flinkish.common.time import TimeLike, to_milliseconds
 from flinkish.common.typeinfo import Types
+from flinkish.datastream.delta_function import delta_of
 from flinkish.datastream.functions import ReduceFunction
-from flinkish.datastream.state import MergingState, ReducingStateDescriptor, StateDescriptor
+from flinkish.datastream.state import (
+    MergingState,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
 from flinkish.datastream.time_window import CountWindow, GlobalWindow, TimeWindow
 from flinkish.errors import InvalidJobError
 
@@ -23,13 +30,31 @@ __all__ = [
     "ContinuousEventTimeTrigger",
     "ContinuousProcessingTimeTrigger",
     "CountTrigger",
+    "DeltaTrigger",
+    "EndOfStreamTrigger",
     "EventTimeTrigger",
     "NeverTrigger",
     "ProcessingTimeTrigger",
+    "ProcessingTimeoutTrigger",
     "PurgingTrigger",
     "Trigger",
     "TriggerResult",
 ]
+
+
+def require_event_time(timestamp: Optional[int]) -> int:
+    """``timestamp`` of a record for which event time decides.
+
+    Raises:
+        InvalidJobError: it has none."""
+    if timestamp is None or timestamp == MIN_LONG_VALUE:
+        raise InvalidJobError(
+            "could not put a record into an event-time window",
+            why="the record has no event time",
+            do="give the source a WatermarkStrategy with a timestamp assigner, or call "
+            "assign_timestamps_and_watermarks() before the window",
+        )
+    return timestamp
 
 
 class TriggerResult(Enum):
@@ -82,8 +107,9 @@ class Trigger(abc.ABC, Generic[T, W]):
 
     @abc.abstractmethod
     def on_element(
-        self, element: T, timestamp: int, window: W, ctx: "Trigger.TriggerContext"
-    ) -> TriggerResult: ...
+        self, element: T, timestamp: Optional[int], window: W, ctx: "Trigger.TriggerContext"
+    ) -> TriggerResult:
+        """A record has come into ``window``; its event time is None when it has none."""
 
     @abc.abstractmethod
     def on_processing_time(self, time: int, window: W, ctx: "Trigger.TriggerContext") -> TriggerResult: ...
@@ -189,6 +215,7 @@ class _ContinuousTrigger(Trigger[T, TimeWindow]):
     def register_next_fire_timestamp(
         self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext, fire_timestamp_state: MergingState
     ) -> None:
+        """The state is of `state_desc`."""
         next_fire = min(time + self.interval_ms, window.max_timestamp())
         fire_timestamp_state.add(next_fire)
         self._register(ctx, next_fire)
@@ -238,7 +265,7 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger[T]):
         if window.max_timestamp() <= ctx.get_current_watermark():
             return TriggerResult.FIRE
         ctx.register_event_time_timer(window.max_timestamp())
-        self._start(timestamp, window, ctx)
+        self._start(require_event_time(timestamp), window, ctx)
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time, window, ctx) -> TriggerResult:
@@ -270,6 +297,8 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger[T]):
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time, window, ctx) -> TriggerResult:
+        if time == window.max_timestamp():
+            return TriggerResult.FIRE
         return self._fire_if_due(time, window, ctx)
 
     def on_event_time(self, time, window, ctx) -> TriggerResult:
@@ -344,6 +373,133 @@ class CountTrigger(Trigger[T, CountWindow]):
 
     def clear(self, window, ctx) -> None:
         ctx.get_partitioned_state(self.count_state_descriptor).clear()
+
+
+class DeltaTrigger(Trigger[T, W]):
+    """Fires when a record differs by more than ``threshold`` from the one that it fired for last, or from the
+    first one.
+
+    Args:
+        delta_function: a `DeltaFunction`, or a callable of ``(old record, new record)`` that gives a number.
+        state_type: declared type of the records.
+    """
+
+    def __init__(self, threshold: float, delta_function: Any, state_type: Any = None):
+        self.threshold, self.get_delta = threshold, delta_of(delta_function)
+        self.state_desc: ValueStateDescriptor = ValueStateDescriptor("last-element", state_type)
+
+    @staticmethod
+    def of(threshold: float, delta_function: Any, state_type: Any = None) -> "DeltaTrigger":
+        return DeltaTrigger(threshold, delta_function, state_type)
+
+    def on_element(self, element, timestamp, window, ctx) -> TriggerResult:
+        last = ctx.get_partitioned_state(self.state_desc)
+        known = last.value()
+        if known is None:
+            last.update(element)
+        elif self.get_delta(known, element) > self.threshold:
+            last.update(element)
+            return TriggerResult.FIRE
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time, window, ctx) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time, window, ctx) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_merge(self, window, ctx) -> None: ...
+
+    def clear(self, window, ctx) -> None:
+        ctx.get_partitioned_state(self.state_desc).clear()
+
+
+class ProcessingTimeoutTrigger(Trigger[T, W]):
+    """Fires as another trigger does, and when ``timeout`` has passed since the first record.
+
+    Args:
+        reset_timer_on_new_record: since the last record instead.
+        should_clear_on_timeout: the other trigger begins anew after a timeout.
+    """
+
+    def __init__(
+        self,
+        nested_trigger: Trigger[T, W],
+        timeout: TimeLike,
+        reset_timer_on_new_record: bool = False,
+        should_clear_on_timeout: bool = True,
+    ):
+        self.nested_trigger, self.timeout_ms = nested_trigger, to_milliseconds(timeout)
+        self.reset_timer_on_new_record = reset_timer_on_new_record
+        self.should_clear_on_timeout = should_clear_on_timeout
+        self.state_desc: ValueStateDescriptor = ValueStateDescriptor("timeout", Types.LONG())
+
+    @staticmethod
+    def of(
+        nested_trigger: Trigger[T, W],
+        timeout: TimeLike,
+        reset_timer_on_new_record: bool = False,
+        should_clear_on_timeout: bool = True,
+    ) -> "ProcessingTimeoutTrigger":
+        return ProcessingTimeoutTrigger(
+            nested_trigger, timeout, reset_timer_on_new_record, should_clear_on_timeout
+        )
+
+    def on_element(self, element, timestamp, window, ctx) -> TriggerResult:
+        result = self.nested_trigger.on_element(element, timestamp, window, ctx)
+        if result.is_fire():
+            self.clear(window, ctx)
+            return result
+        state = ctx.get_partitioned_state(self.state_desc)
+        known = state.value()
+        if known is not None and self.reset_timer_on_new_record:
+            ctx.delete_processing_time_timer(known)
+            known = None
+        if known is None:
+            due = ctx.get_current_processing_time() + self.timeout_ms
+            state.update(due)
+            ctx.register_processing_time_timer(due)
+        return result
+
+    def on_processing_time(self, time, window, ctx) -> TriggerResult:
+        return self._timeout(self.nested_trigger.on_processing_time(time, window, ctx), window, ctx)
+
+    def on_event_time(self, time, window, ctx) -> TriggerResult:
+        return self._timeout(self.nested_trigger.on_event_time(time, window, ctx), window, ctx)
+
+    def _timeout(self, result: TriggerResult, window: W, ctx: Trigger.TriggerContext) -> TriggerResult:
+        if self.should_clear_on_timeout:
+            self.clear(window, ctx)
+        return TriggerResult.FIRE_AND_PURGE if result.is_purge() else TriggerResult.FIRE
+
+    def on_merge(self, window, ctx) -> None: ...
+
+    def clear(self, window, ctx) -> None:
+        state = ctx.get_partitioned_state(self.state_desc)
+        known = state.value()
+        if known is not None:
+            ctx.delete_processing_time_timer(known)
+            state.clear()
+        self.nested_trigger.clear(window, ctx)
+
+
+class EndOfStreamTrigger(Trigger[T, GlobalWindow]):
+    """Fires once, when the input has ended."""
+
+    def on_element(self, element, timestamp, window, ctx) -> TriggerResult:
+        ctx.register_event_time_timer(window.max_timestamp())
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time, window, ctx) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time, window, ctx) -> TriggerResult:
+        return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
+
+    def on_merge(self, window, ctx) -> None: ...
+
+    def clear(self, window, ctx) -> None:
+        ctx.delete_event_time_timer(window.max_timestamp())
 
 
 class NeverTrigger(Trigger[T, GlobalWindow]):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import abc
 from typing import Any, Callable, Collection, Generic, Iterable, Optional, TypeVar, Union
 
-from flinkish.common.constants import MIN_LONG_VALUE
 from flinkish.common.serializer import TypeSerializer
 from flinkish.common.time import TimeLike, to_milliseconds
 from flinkish.common.typeinfo import Types
@@ -23,11 +22,13 @@ from flinkish.datastream.time_window import (
 )
 from flinkish.datastream.triggers import (
     CountTrigger,
+    EndOfStreamTrigger,
     EventTimeTrigger,
     NeverTrigger,
     ProcessingTimeTrigger,
     PurgingTrigger,
     Trigger,
+    require_event_time,
 )
 from flinkish.errors import InvalidJobError
 
@@ -37,15 +38,19 @@ W = TypeVar("W")
 __all__ = [
     "CountSlidingWindowAssigner",
     "CountTumblingWindowAssigner",
+    "CumulativeEventTimeWindows",
+    "CumulativeProcessingTimeWindows",
     "DynamicEventTimeSessionWindows",
     "DynamicProcessingTimeSessionWindows",
     "EventTimeSessionWindows",
     "GlobalWindows",
     "MergingWindowAssigner",
     "ProcessingTimeSessionWindows",
+    "SessionWindowAssigner",
     "SessionWindowTimeGapExtractor",
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",
+    "TimeWindowAssigner",
     "TumblingEventTimeWindows",
     "TumblingProcessingTimeWindows",
     "WindowAssigner",
@@ -93,17 +98,6 @@ class SessionWindowTimeGapExtractor(abc.ABC):
         """How long after ``element`` its session stays open, ms."""
 
 
-def _require_event_time(timestamp: Optional[int]) -> int:
-    if timestamp is None or timestamp == MIN_LONG_VALUE:
-        raise InvalidJobError(
-            "could not put a record into an event-time window",
-            why="the record has no event time",
-            do="give the source a WatermarkStrategy with a timestamp assigner, or call "
-            "assign_timestamps_and_watermarks() before the window",
-        )
-    return timestamp
-
-
 def _check_size(kind: str, size: int, offset: int, period: int, period_name: str) -> None:
     if size <= 0 or period <= 0:
         raise InvalidJobError(
@@ -119,7 +113,9 @@ def _check_size(kind: str, size: int, offset: int, period: int, period_name: str
         )
 
 
-class _TimeWindows(WindowAssigner[T, TimeWindow]):
+class TimeWindowAssigner(WindowAssigner[T, TimeWindow]):
+    """Base of the assigners of time windows, in event time unless ``_event_time`` is False."""
+
     _event_time = True
 
     def get_default_trigger(self, env: Any = None) -> Trigger[T, TimeWindow]:
@@ -132,14 +128,14 @@ class _TimeWindows(WindowAssigner[T, TimeWindow]):
         return self._event_time
 
     def _time(self, timestamp: Optional[int], context: WindowAssigner.WindowAssignerContext) -> int:
-        return _require_event_time(timestamp) if self._event_time else context.get_current_processing_time()
+        return require_event_time(timestamp) if self._event_time else context.get_current_processing_time()
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{name}={value}" for name, value in vars(self).items())
+        values = ", ".join(f"{name}={value}" for name, value in vars(self).items() if name[0] != "_")
         return f"{type(self).__name__}({values})"
 
 
-class _TumblingWindows(_TimeWindows[T]):
+class _TumblingWindows(TimeWindowAssigner[T]):
     def __init__(self, size: TimeLike, offset: TimeLike = 0):
         self.size_ms = to_milliseconds(size)
         self.offset_ms = to_milliseconds(offset)
@@ -164,7 +160,7 @@ class TumblingProcessingTimeWindows(_TumblingWindows[T]):
     _event_time = False
 
 
-class _SlidingWindows(_TimeWindows[T]):
+class _SlidingWindows(TimeWindowAssigner[T]):
     def __init__(self, size: TimeLike, slide: TimeLike, offset: TimeLike = 0):
         self.size_ms = to_milliseconds(size)
         self.slide_ms = to_milliseconds(slide)
@@ -191,10 +187,45 @@ class SlidingProcessingTimeWindows(_SlidingWindows[T]):
     _event_time = False
 
 
+class _CumulativeWindows(TimeWindowAssigner[T]):
+    """Windows that begin at multiples of ``max_size`` and end at each ``step`` after that: a running total that
+    begins anew when ``max_size`` is full."""
+
+    def __init__(self, max_size: TimeLike, step: TimeLike, offset: TimeLike = 0):
+        self.max_size_ms, self.step_ms = to_milliseconds(max_size), to_milliseconds(step)
+        self.offset_ms = to_milliseconds(offset)
+        _check_size("cumulative", self.max_size_ms, self.offset_ms, self.step_ms, "step")
+        if self.max_size_ms % self.step_ms:
+            raise InvalidJobError(
+                f"could not make cumulative windows of at most {self.max_size_ms} ms with steps of {self.step_ms} ms",
+                why="the size must be a multiple of the step",
+            )
+
+    @classmethod
+    def of(cls, max_size: TimeLike, step: TimeLike, offset: Optional[TimeLike] = None):
+        """``max_size`` is a multiple of ``step``; ``offset`` shifts both."""
+        return cls(max_size, step, 0 if offset is None else offset)
+
+    def assign_windows(self, element: T, timestamp: int, context) -> list[TimeWindow]:
+        """Shortest window first."""
+        time, step = self._time(timestamp, context), self.step_ms
+        start = TimeWindow.get_window_start_with_offset(time, self.offset_ms, self.max_size_ms)
+        first = start + (time - start) // step * step + step
+        return [TimeWindow(start, end) for end in range(first, start + self.max_size_ms + 1, step)]
+
+
+class CumulativeEventTimeWindows(_CumulativeWindows[T]):
+    pass
+
+
+class CumulativeProcessingTimeWindows(_CumulativeWindows[T]):
+    _event_time = False
+
+
 GapExtractor = Union[SessionWindowTimeGapExtractor, Callable[[Any], int]]
 
 
-class _SessionWindows(MergingWindowAssigner[T, TimeWindow], _TimeWindows[T]):
+class SessionWindowAssigner(MergingWindowAssigner[T, TimeWindow], TimeWindowAssigner[T]):
     """A window from each record to the end of its gap; windows that meet become one."""
 
     def _gap(self, element: T) -> int:
@@ -208,7 +239,7 @@ class _SessionWindows(MergingWindowAssigner[T, TimeWindow], _TimeWindows[T]):
         TimeWindow.merge_windows(windows, callback)
 
 
-class _FixedGap(_SessionWindows[T]):
+class _FixedGap(SessionWindowAssigner[T]):
     def __init__(self, session_gap: TimeLike):
         self.gap_ms = to_milliseconds(session_gap)
         if self.gap_ms <= 0:
@@ -222,7 +253,7 @@ class _FixedGap(_SessionWindows[T]):
         return self.gap_ms
 
 
-class _DynamicGap(_SessionWindows[T]):
+class _DynamicGap(SessionWindowAssigner[T]):
     def __init__(self, session_window_time_gap_extractor: GapExtractor):
         self.extractor = session_window_time_gap_extractor
 
@@ -265,10 +296,12 @@ class ProcessingTimeSessionWindows(_FixedGap[T]):
 class _CountWindows(WindowAssigner[T, CountWindow]):
     """Counts the records of a key in state, and numbers the windows by it."""
 
+    def __init__(self) -> None:
+        name = f"{type(self).__name__}-count"
+        self._count_descriptor: ValueStateDescriptor = ValueStateDescriptor(name, Types.LONG())
+
     def _next_position(self, context: WindowAssigner.WindowAssignerContext) -> int:
-        state = context.get_runtime_context().get_state(
-            ValueStateDescriptor(f"{type(self).__name__}-count", Types.LONG())
-        )
+        state = context.get_runtime_context().get_state(self._count_descriptor)
         position = state.value() or 0
         state.update(position + 1)
         return position
@@ -284,6 +317,7 @@ class CountTumblingWindowAssigner(_CountWindows[T]):
     def __init__(self, window_size: int):
         if window_size <= 0:
             raise InvalidJobError(f"the size of a count window must be above 0, not {window_size}")
+        super().__init__()
         self.window_size = window_size
 
     @staticmethod
@@ -303,6 +337,7 @@ class CountSlidingWindowAssigner(_CountWindows[T]):
             raise InvalidJobError(
                 f"size and slide of a count window must be above 0, not {window_size} and {window_slide}"
             )
+        super().__init__()
         self.window_size, self.window_slide = window_size, window_slide
 
     @staticmethod
@@ -323,6 +358,14 @@ class CountSlidingWindowAssigner(_CountWindows[T]):
 class GlobalWindows(WindowAssigner[T, GlobalWindow]):
     """All records of a key in one window, which fires only by a trigger of your own."""
 
+    def __init__(self, default_trigger: Optional[Trigger] = None):
+        self.default_trigger: Trigger = NeverTrigger() if default_trigger is None else default_trigger
+
+    @staticmethod
+    def create_with_end_of_stream_trigger() -> "GlobalWindows":
+        """Fires when the input has ended."""
+        return GlobalWindows(EndOfStreamTrigger())
+
     @staticmethod
     def create() -> "GlobalWindows":
         return GlobalWindows()
@@ -331,7 +374,7 @@ class GlobalWindows(WindowAssigner[T, GlobalWindow]):
         return [GlobalWindow.get()]
 
     def get_default_trigger(self, env: Any = None) -> Trigger[T, GlobalWindow]:
-        return NeverTrigger()
+        return self.default_trigger
 
     def get_window_serializer(self) -> TypeSerializer[GlobalWindow]:
         return GlobalWindowSerializer()

@@ -44,7 +44,7 @@ from flinkish.operators.source import SourceOperator
 from flinkish.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from flinkish.operators.user_errors import travel_error, user_error
 from flinkish.operators.watermarks import CombinedWatermark
-from flinkish.operators.window import WindowOperator
+from flinkish.operators.window import AlignedWindowOperator
 
 _TWO_INPUTS = (CoMapOperator, CoFlatMapOperator, CoProcessOperator, KeyedCoProcessOperator)
 
@@ -464,4 +464,4 @@ def _inputs_of(head: ChainedOperator) -> int:
 def _uses_clock(operator: RuntimeOperator) -> bool:
     if isinstance(operator, (SourceOperator, TimestampsAndWatermarksOperator)):
         return True
-    return operator.fires and not isinstance(operator, WindowOperator)
+    return operator.fires and not isinstance(operator, AlignedWindowOperator)

@@ -20,7 +20,8 @@ from flinkish.operators.reduce import StreamGroupedReduce
 from flinkish.operators.sink import SinkFunctionOperator, SinkWriterOperator
 from flinkish.operators.source import SourceOperator
 from flinkish.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
-from flinkish.operators.window import WindowOperator
+from flinkish.operators.window import AlignedWindowOperator, is_aligned
+from flinkish.operators.windowing.window_operator import WindowOperator
 
 _OPERATORS: dict[type, type[RuntimeOperator]] = {
     described.MapOperator: StreamMap,
@@ -34,7 +35,6 @@ _OPERATORS: dict[type, type[RuntimeOperator]] = {
     described.CoProcessOperator: CoProcessOperator,
     described.KeyedCoProcessOperator: KeyedCoProcessOperator,
     described.TimestampsAndWatermarksOperator: TimestampsAndWatermarksOperator,
-    described.WindowOperator: WindowOperator,
     described.ColumnsToRowsOperator: ColumnsToRowsOperator,
     described.SourceOperator: SourceOperator,
 }
@@ -48,6 +48,8 @@ def create_operator(spec: ChainedOperator, environment: TaskEnvironment) -> Runt
             SinkWriterOperator if isinstance(description.sink, Sink) else SinkFunctionOperator
         )
         return kind(spec, environment)
+    if isinstance(description, described.WindowOperator):
+        return (AlignedWindowOperator if is_aligned(description) else WindowOperator)(spec, environment)
     found = _OPERATORS.get(type(description))
     if found is None:
         raise InternalError(

@@ -176,10 +176,14 @@ class KeyedTimerService(TimerService):
 
         Timers of one time fire in the order of registration for each key group; between key groups no
         order is kept, as in Flink."""
-        for meta, queue in ((_EVENT_TIMERS, self.event_time), (_PROCESSING_TIMERS, self.processing_time)):
-            for block in reader.read(meta.name, key_groups):
+        for name, queue in self.queues():
+            for block in reader.read(name, key_groups):
                 for key, timestamp in zip(block.keys, block.values):
                     queue.register(timestamp, key)
+
+    def queues(self) -> tuple[tuple[str, TimerQueue], ...]:
+        """Both, by the names of their states."""
+        return (_EVENT_TIMERS.name, self.event_time), (_PROCESSING_TIMERS.name, self.processing_time)
 
     def current_processing_time(self) -> int:
         return self._now_ms()

@@ -1,4 +1,5 @@
-"""Tumbling event-time windows of a keyed stream: reduce, aggregate, apply, process.
+"""Tumbling and sliding event-time windows of a keyed stream that fire by the watermark alone: reduce, aggregate, apply,
+process.  All others are run by `windowing.window_operator`.
 
 State is kept by window, not by key: ``window start -> key -> accumulator``.  A million keys that share a
 window share one entry in the heap of ends, and a window fires by one walk over its dict.
@@ -15,72 +16,59 @@ A window sum by ``reduce`` in a fused loop costs 1.05 of a bare loop that does t
 
 from __future__ import annotations
 
+import math
 from heapq import heappop, heappush
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Iterator, Optional
 
-from flinkish.datastream.functions import (
-    AggregateFunction,
-    Function,
-    KeyedStateStore,
-    ProcessWindowFunction,
-    ReduceFunction,
-    WindowFunction,
+from flinkish.datastream.window import (
+    EventTimeTrigger,
+    SlidingEventTimeWindows,
+    TimeWindow,
+    TumblingEventTimeWindows,
 )
-from flinkish.datastream.window import EventTimeTrigger, TimeWindow, TumblingEventTimeWindows
-from flinkish.errors import InvalidJobError, UserError
 from flinkish.messages.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
-from flinkish.operators.operator import Item, KeyedOperator
-from flinkish.state.heap import StateStore
+from flinkish.operators.copying import freeze
+from flinkish.operators.operator import Item
+from flinkish.operators.windowing.base import WindowOperatorBase
+from flinkish.operators.windowing.contents import WINDOW_CONTENTS
+from flinkish.operators.windowing.contexts import FiredWindow
+from flinkish.state.keyed_snapshot import StateKind
 
 _MISSING = object()
 
 
-class WindowOperator(KeyedOperator):
-    fires = True
+def is_aligned(operator: Any) -> bool:
+    """Whether `AlignedWindowOperator` runs a described window: then all keys share its windows, and nothing but the
+    watermark fires them."""
+    if type(operator.assigner) not in (TumblingEventTimeWindows, SlidingEventTimeWindows):
+        return False
+    return operator.evictor is None and (operator.trigger is None or type(operator.trigger) is EventTimeTrigger)
 
+
+class AlignedWindowOperator(WindowOperatorBase):
     def __init__(self, spec, environment):
         super().__init__(spec, environment)
-        operator = spec.operator
-        _check_supported(spec.name, operator)
-        self.size_ms: int = operator.assigner.size_ms
-        self.offset_ms: int = operator.assigner.offset_ms
-        self.lateness_ms: int = operator.allowed_lateness_ms
-        self.late_tag = operator.late_data_tag
-        self.kind: str = operator.kind
-        self.num_late_records_dropped = 0
-        self.windows = self.backend.window_table("window-contents")
+        self.size_ms: int = self.assigner.size_ms
+        self.offset_ms: int = self.assigner.offset_ms
+        self.slides = isinstance(self.assigner, SlidingEventTimeWindows)
+        self.slide_ms: int = self.assigner.slide_ms if self.slides else self.size_ms
+        #: A reduce may change what it is given, and several windows are given the same record.
+        self.copies = self.slides and self.kind == "reduce" and not environment.object_reuse
+        self.windows = self.backend.window_table(WINDOW_CONTENTS)
         self._to_fire: list[int] = []  # starts; a window stands in each heap at most once
         self._to_drop: list[int] = []  # only with lateness
         self.late_limit = self.fired_limit = 0  # windows that start at or before it have been dropped, fired
         self._set_limits(MIN_WATERMARK_MS)
-        self.keeps_emitted = self.expanding = self.lateness_ms > 0
-        self._own_functions(operator)
-
-    def _own_functions(self, operator: Any) -> None:
-        if self.kind == "reduce":
-            self.reduce = self.own(operator.function, "reduce")
-        elif self.kind == "aggregate":
-            function = operator.function
-            self.add = self.own(function, "add")
-            self.create_accumulator, self.get_result = function.create_accumulator, function.get_result
-        window_function = operator.window_function
-        self.window_function: Optional[Callable[..., Any]] = None
-        self.wants_context = False
-        self.clear: Optional[Callable[..., Any]] = None
-        self.context = _WindowContext(self)
-        #: What a window function yields may be ``(tag, value)``; a reduced value is one record.
-        self.tagged_results = window_function is not None
-        if window_function is None:
-            return
-        self.wants_context = isinstance(window_function, ProcessWindowFunction) or (
-            self.kind == "process" and not isinstance(window_function, WindowFunction)
-        )
-        self.window_function = self.own(window_function, "process" if self.wants_context else "apply")
-        if isinstance(window_function, ProcessWindowFunction):
-            if type(window_function).clear is not ProcessWindowFunction.clear:
-                self.clear = window_function.clear
+        self.expanding = self.lateness_ms > 0
+        self.keeps_emitted = self.lateness_ms > 0 or self.slides  # other windows have the same records
 
     # ---- checkpoints ----------------------------------------------------------------------------
+
+    def restore_keyed(self, reader, key_groups):
+        saved = reader.states.get(WINDOW_CONTENTS)
+        if saved is not None and saved.kind is not StateKind.VALUE:
+            raise self.other_windows("they were saved for each key, and are windows that all keys share now")
+        super().restore_keyed(reader, key_groups)
 
     def initialize_state(self):
         """The watermark says which of the restored windows have fired."""
@@ -94,46 +82,62 @@ class WindowOperator(KeyedOperator):
     def process_element(self, value, timestamp, input_index=0):
         if timestamp is None:
             raise self.no_timestamp()
-        start = timestamp - (timestamp - self.offset_ms) % self.size_ms
-        if start <= self.late_limit:
+        tables = self.open_windows(timestamp)
+        if not tables:
+            if not self.is_late(timestamp):  # between windows
+                return
             if self.late_tag is None:
                 self.num_late_records_dropped += 1
             else:
                 yield from self.output.emit(value, timestamp, tag=self.late_tag)
             return
-        table = self.windows.get(start)
-        if table is None:
-            table = self.open_window(start)
         key = self.select_key(value)
+        fixed = not self.copies or freeze(value) is value
+        for start, table in tables:
+            self._put(table, key, value if fixed else freeze(value), value)
+            if start <= self.fired_limit:
+                for result in self.fire_again(start, key):
+                    yield from self.output.expand()
+                    if self.tagged_results:
+                        yield from self.output.result(result, start + self.size_ms - 1)
+                    else:
+                        yield from self.output.emit(result, start + self.size_ms - 1)
+
+    def _put(self, table: dict, key: Any, value: Any, record: Any) -> None:
         if self.kind == "reduce":
             current = table.get(key, _MISSING)
             if current is not _MISSING:
-                value = self.call(self.reduce, current, value, record=value)
+                value = self.call(self.reduce, current, value, record=record)
             table[key] = value
         elif self.kind == "aggregate":
             current = table.get(key, _MISSING)
             if current is _MISSING:
-                current = self.call(self.create_accumulator, record=value)
-            table[key] = self.call(self.add, value, current, record=value)
+                current = self.call(self.create_accumulator, record=record)
+            table[key] = self.call(self.add, value, current, record=record)
         else:
             values = table.get(key)
             if values is None:
                 values = []
             values.append(value)
             table[key] = values
-        if start <= self.fired_limit:
-            for result in self.fire_again(start, key):
-                yield from self.output.expand()
-                if self.tagged_results:
-                    yield from self.output.result(result, start + self.size_ms - 1)
-                else:
-                    yield from self.output.emit(result, start + self.size_ms - 1)
+
+    def open_windows(self, timestamp: int) -> list[tuple[int, dict]]:
+        """Start and contents of each window of a time that has not been dropped, latest first as in Flink."""
+        last = timestamp - (timestamp - self.offset_ms) % self.slide_ms
+        found = []
+        for start in range(last, max(timestamp - self.size_ms, self.late_limit), -self.slide_ms):
+            table = self.windows.get(start)
+            found.append((start, self.open_window(start) if table is None else table))
+        return found
 
     def generate(self, code, value, timestamp, emit, input_index=0):
         if timestamp is None:
             code.line(f"raise {code.bind('no_timestamp', self.no_timestamp)}()")
             return
         operator = code.bind("window", self)
+        if self.slides:
+            self._generate_sliding(code, operator, value, timestamp, emit)
+            return
         start = code.variable("start")
         last, table, limit = (code.local(self, hint) for hint in ("last", "table", "late_limit"))
         code.before(f"{limit} = {operator}.late_limit")
@@ -162,6 +166,41 @@ class WindowOperator(KeyedOperator):
             self._generate_add(code, value, key, table)
             if self.lateness_ms:
                 self._generate_fire_again(code, operator, start, key, emit)
+
+    def _generate_sliding(self, code, operator, value, timestamp, emit):
+        """Times between two neighbouring starts or ends of windows have the same windows: a pane."""
+        pane, start, table = (code.variable(hint) for hint in ("pane", "start", "table"))
+        last, tables = code.local(self, "last"), code.local(self, "tables")
+        code.before(f"{last} = {tables} = None")
+        with code.block("try:"):
+            code.line(f"{pane} = ({timestamp} - {self.offset_ms}) // {math.gcd(self.size_ms, self.slide_ms)}")
+        with code.block("except TypeError:"):
+            code.line(f"raise {code.bind('no_timestamp', self.no_timestamp)}()")
+        with code.block(f"if {pane} != {last}:"):
+            code.line(f"{last} = {pane}")
+            code.line(f"{tables} = {code.bind('open_windows', self.open_windows)}({timestamp})")
+        with code.block(f"if not {tables}:"):
+            with code.block(f"if {operator}.is_late({timestamp}):"):
+                if self.late_tag is None:
+                    code.line(f"{operator}.num_late_records_dropped += 1")
+                else:
+                    emit(value, timestamp, owned=emit.input_owned, tag=self.late_tag)
+        with code.block("else:"):
+            key = self.generate_key(code, value)
+            item = value
+            if self.copies:
+                frozen, item = code.variable("frozen"), code.variable("v")
+                with code.blame(self, record=value):
+                    code.line(f"{frozen} = {value}")
+                    code.freeze(frozen)
+            with code.block(f"for {start}, {table} in {tables}:"):
+                if self.copies:
+                    with code.blame(self, record=value):
+                        again = f"{code.bind('freeze', freeze)}({value})"
+                        code.line(f"{item} = {value} if {frozen} is {value} else {again}")
+                self._generate_add(code, item, key, table)
+                if self.lateness_ms:
+                    self._generate_fire_again(code, operator, start, key, emit)
 
     def _generate_add(self, code, value, key, table):
         accumulator, missing = code.variable("acc"), code.bind("missing", _MISSING)
@@ -203,14 +242,6 @@ class WindowOperator(KeyedOperator):
         if self.lateness_ms:
             heappush(self._to_drop, start)
         return table
-
-    def no_timestamp(self) -> UserError:
-        return UserError(
-            "a record without event time came to an event-time window",
-            where=f'operator "{self.name}"',
-            why="neither the source nor a watermark strategy gave it a timestamp",
-            do="call assign_timestamps_and_watermarks(...) with a timestamp assigner before the window",
-        )
 
     # ---- firing ---------------------------------------------------------------------------------
 
@@ -256,7 +287,7 @@ class WindowOperator(KeyedOperator):
             else:
                 get_result = self.get_result
                 for key, accumulator in table.items():
-                    about = _FiredWindow(key, start, start + self.size_ms)
+                    about = self._about(start, key)
                     yield self.call(get_result, accumulator, record=about), time
             return
         for key, content in table.items():
@@ -264,7 +295,7 @@ class WindowOperator(KeyedOperator):
             for result in self._results(start, key, content):
                 yield result, time
             if self.clear is not None and not self.lateness_ms:
-                self.call(self.clear, self.context, record=_FiredWindow(key, start, start + self.size_ms))
+                self.call(self.clear, self.context, record=self._about(start, key))
 
     def _drop_keys(self, start: int, table: dict) -> Iterator[Item]:
         if self.clear is None:
@@ -272,7 +303,7 @@ class WindowOperator(KeyedOperator):
         for key in table:
             yield None
             self._enter(start, key)
-            self.call(self.clear, self.context, record=_FiredWindow(key, start, start + self.size_ms))
+            self.call(self.clear, self.context, record=self._about(start, key))
 
     def fire_again(self, start: int, key: Any) -> Iterator[Any]:
         """A record came for a window that has fired and is kept: results of its key once more."""
@@ -282,27 +313,28 @@ class WindowOperator(KeyedOperator):
         elif self.kind == "reduce":
             yield content
         else:
-            about = _FiredWindow(key, start, start + self.size_ms)
+            about = self._about(start, key)
             yield self.call(self.get_result, content, record=about)
 
     def _results(self, start: int, key: Any, content: Any) -> Iterator[Any]:
-        about = _FiredWindow(key, start, start + self.size_ms)
+        window = self._enter(start, key)
+        about = FiredWindow(key, window)
         if self.kind == "reduce":
             elements = [content]
         elif self.kind == "aggregate":
             elements = [self.call(self.get_result, content, record=about)]
         else:
             elements = list(content) if self.lateness_ms else content
-        window = self._enter(start, key)
-        seen_as = self.context if self.wants_context else window
-        results = self.call(self.window_function, key, seen_as, elements, record=about)
-        return self.iterate(results, about)
+        return self.results_of(key, window, elements, about)
 
     def _enter(self, start: int, key: Any) -> TimeWindow:
         window = TimeWindow(start, start + self.size_ms)
         self.backend.current_key = key
-        self.context.enter(key, window)
+        self.scope.enter(key, window, start)
         return window
+
+    def _about(self, start: int, key: Any) -> FiredWindow:
+        return FiredWindow(key, TimeWindow(start, start + self.size_ms))
 
     # ---- figures --------------------------------------------------------------------------------
 
@@ -310,82 +342,3 @@ class WindowOperator(KeyedOperator):
     def num_event_time_timers(self) -> int:  # type: ignore[override]
         """As Flink counts: one timer per key and window that will fire or be dropped."""
         return self.windows.num_entries
-
-    def metrics(self):
-        return {"numLateRecordsDropped": self.num_late_records_dropped}
-
-
-class _WindowScope:
-    """Where per-window state finds its key."""
-
-    __slots__ = ("current_key",)
-
-    def __init__(self) -> None:
-        self.current_key: Any = None
-
-
-class _WindowContext(ProcessWindowFunction.Context):
-    """One object for all windows of an operator."""
-
-    def __init__(self, operator: WindowOperator):
-        self._operator = operator
-        self._window: Optional[TimeWindow] = None
-        self._scope = _WindowScope()
-        self._window_state = StateStore(operator.backend, self._scope, "window/")
-        self._global_state = StateStore(operator.backend, None, "global/")
-
-    def enter(self, key: Any, window: TimeWindow) -> None:
-        self._window = window
-        self._scope.current_key = (window.start, key)
-
-    def window(self) -> TimeWindow:
-        assert self._window is not None
-        return self._window
-
-    def current_processing_time(self) -> int:
-        return self._operator.environment.now_ms()
-
-    def current_watermark(self) -> int:
-        return self._operator.current_watermark
-
-    def window_state(self) -> KeyedStateStore:
-        return self._window_state
-
-    def global_state(self) -> KeyedStateStore:
-        return self._global_state
-
-
-class _FiredWindow:
-    """Stands for the record in the error of a window."""
-
-    __slots__ = ("key", "start", "end")
-
-    def __init__(self, key: Any, start: int, end: int):
-        self.key, self.start, self.end = key, start, end
-
-    def __repr__(self) -> str:
-        return f"<window [{self.start}, {self.end}) of key {self.key!r}>"
-
-
-def _check_supported(name: str, operator: Any) -> None:
-    where = f'operator "{name}"'
-    if not isinstance(operator.assigner, TumblingEventTimeWindows):
-        raise InvalidJobError(
-            f"could not run windows of {type(operator.assigner).__name__}",
-            where=where,
-            why="this version runs tumbling event-time windows",
-            do="use TumblingEventTimeWindows.of(...), or a keyed process function with timers",
-        )
-    if operator.trigger is not None and type(operator.trigger) is not EventTimeTrigger:
-        raise InvalidJobError(
-            f"could not use the trigger {type(operator.trigger).__name__}",
-            where=where,
-            why="this version fires windows when the watermark passes their end",
-        )
-    if operator.kind not in ("reduce", "aggregate", "apply", "process"):
-        raise InvalidJobError(f"could not run a window of kind {operator.kind!r}", where=where)
-    if operator.kind == "aggregate" and not isinstance(operator.function, AggregateFunction):
-        raise InvalidJobError("aggregate needs an AggregateFunction", where=where)
-    if isinstance(operator.function, Function) and operator.kind == "reduce":
-        if not isinstance(operator.function, ReduceFunction):
-            raise InvalidJobError("reduce needs a ReduceFunction or a callable", where=where)

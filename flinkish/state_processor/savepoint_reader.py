@@ -71,7 +71,7 @@ COLUMNS: dict[str, Optional[pa.DataType]] = {
     "subtask": pa.int32(),  # of operator state
     "key_group": pa.int32(),  # of keyed state
     "key": None,
-    "namespace": None,  # of window state: the window's start, ms
+    "namespace": None,  # of window state: the start of windows that all keys share, else (start, end), a number ...
     "map_key": None,  # of an entry of a map or broadcast state
     "position": pa.int32(),  # of an element of a list
     "value": None,

@@ -42,7 +42,13 @@ from flinkish.datastream.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from flinkish.datastream.window import TumblingEventTimeWindows
+from flinkish.datastream.window import (
+    CountWindow,
+    EventTimeSessionWindows,
+    SessionWindowTimeGapExtractor,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+)
 from flinkish.testing.mini_cluster import MiniCluster
 
 
@@ -501,6 +507,47 @@ def test_tumbling_event_time_windows_in_every_form(env):
     assert found["reduced"] == [(("hi", 10), 4), (("hi", 22), 9), (("hi", 15), 19)]
     assert found["averages"] == [2.5, 22 / 3, 15.0]
     assert [result[3] for result in found["both"]] == [1, 1, 1]
+
+
+class GapOfRecord(SessionWindowTimeGapExtractor):
+    def extract(self, element: tuple) -> int:
+        return element[1]
+
+
+class SumOfCountWindow(WindowFunction[tuple, tuple, str, CountWindow]):
+    def apply(self, key: str, window: CountWindow, inputs):
+        return [(key, sum(value[0] for value in inputs))]
+
+
+def test_sliding_session_and_count_windows(env):
+    """The data of PyFlink's examples of windows."""
+    env.set_parallelism(1)
+    pair = Types.TUPLE([Types.STRING(), Types.INT()])
+    times = [("hi", time) for time in (1, 2, 3, 4, 5, 8, 9, 15)]
+    gaps = [("hi", time) for time in (1, 2, 3, 4, 9, 9, 15)]
+    counted = [(1, "hi"), (2, "hello"), (3, "hi"), (4, "hello"), (5, "hi"), (6, "hello"), (6, "hello")]
+    keyed = by_second_field(env.from_collection(times, pair)).key_by(lambda x: x[0], key_type=Types.STRING())
+    with_gaps = by_second_field(env.from_collection(gaps, pair)).key_by(lambda x: x[0], key_type=Types.STRING())
+    numbers = env.from_collection(counted, Types.TUPLE([Types.INT(), Types.STRING()]))
+    quadruple = Types.TUPLE([Types.STRING(), Types.INT(), Types.INT(), Types.INT()])
+    sliding = SlidingEventTimeWindows.of(Time.milliseconds(5), Time.milliseconds(2))
+    found = results_of(
+        sliding=keyed.window(sliding).process(CountOfWindow(), quadruple),
+        fixed=keyed.window(EventTimeSessionWindows.with_gap(Time.milliseconds(5))).process(CountOfWindow(), quadruple),
+        dynamic=with_gaps.window(EventTimeSessionWindows.with_dynamic_gap(GapOfRecord())).process(
+            CountOfWindow(), quadruple
+        ),
+        counts=numbers.key_by(lambda x: x[1], key_type=Types.STRING()).count_window(3).apply(SumOfCountWindow(), pair),
+        whole=numbers.count_window_all(7).sum(0),
+    )
+    assert found["sliding"] == [
+        ("hi", -2, 3, 2), ("hi", 0, 5, 4), ("hi", 2, 7, 4), ("hi", 4, 9, 3), ("hi", 6, 11, 2), ("hi", 8, 13, 2),
+        ("hi", 12, 17, 1), ("hi", 14, 19, 1),
+    ]  # fmt: skip
+    assert found["fixed"] == [("hi", 1, 14, 7), ("hi", 15, 20, 1)]
+    assert found["dynamic"] == [("hi", 1, 8, 4), ("hi", 9, 30, 3)]
+    assert found["counts"] == [("hi", 9), ("hello", 12)]
+    assert found["whole"] == [(27, "hi")]
 
 
 class Modulo(Partitioner):

@@ -26,7 +26,12 @@ from flinkish.datastream.transformations import (
     TimestampsAndWatermarksOperator,
     WindowOperator,
 )
-from flinkish.datastream.window import TumblingEventTimeWindows
+from flinkish.datastream.window import (
+    CountTrigger,
+    EventTimeSessionWindows,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+)
 from flinkish.messages.elements import MAX_WATERMARK_MS, RowBatch
 from tests.unit.operators.chains import Chain, ListWriter
 
@@ -179,11 +184,9 @@ def key_of(value):
     return value[0]
 
 
-def window(kind, function, lateness, window_function=None):
-    assigner = TumblingEventTimeWindows.of(5)
-    return WindowOperator(
-        assigner, kind, function, window_function, allowed_lateness_ms=lateness, late_data_tag=OTHER
-    )
+def window(kind, function, lateness, window_function=None, assigner=None, trigger=None):
+    assigner = TumblingEventTimeWindows.of(5) if assigner is None else assigner
+    return WindowOperator(assigner, kind, function, window_function, trigger, lateness, OTHER)
 
 
 #: name -> (makes a fresh operator, sides it may have)
@@ -210,12 +213,22 @@ KINDS = {
     "window": (lambda log: (window("reduce", add, 0), key_of), (OTHER,)),
     "late window": (lambda log: (window("reduce", add, 6), key_of), (OTHER,)),
     "window function": (lambda log: (window("apply", None, 4, show), key_of), (SIDE, OTHER)),
+    "sliding window": (
+        lambda log: (window("reduce", add, 6, assigner=SlidingEventTimeWindows.of(10, 4)), key_of), (OTHER,)
+    ),
+    "session": (
+        lambda log: (window("apply", None, 6, show, EventTimeSessionWindows.with_gap(3)), key_of), (SIDE, OTHER)
+    ),
+    "counted window": (
+        lambda log: (window("reduce", add, 0, None, SlidingEventTimeWindows.of(10, 5), CountTrigger.of(2)), key_of),
+        (OTHER,),
+    ),
     "sink": (lambda log: SinkOperator(Keeps(False, log)), ()),
     "batch sink": (lambda log: SinkOperator(Keeps(True, log)), ()),
 }  # fmt: skip
 #: Nothing is chained behind them: a sink has no output, and a flat list is no record of the others.
 LAST = {"sink", "batch sink", "same flat list"}
-NEEDS_TIMES = {"window", "late window", "window function"}
+NEEDS_TIMES = {"window", "late window", "window function", "sliding window", "session", "counted window"}
 
 
 @st.composite

@@ -18,9 +18,9 @@ from flinkish.jobmanager.events import (
     SnapshotCoordinators,
     StoreMetadata,
 )
-from tests.simulation.__main__ import main
 from tests.simulation.checkpoint_world import CheckpointWorld
-from tests.simulation.worlds import first_failure
+from tests.simulation.command import main
+from tests.simulation.worlds import WORLDS, first_failure
 
 SEEDS = 2_000
 SEEDS_TO_CATCH = 500
@@ -298,7 +298,7 @@ def test_the_command_tells_the_story_of_a_seed_that_fails(capsys, monkeypatch):
     def broken(seed):
         return CheckpointWorld(seed, coordinator=IsCompleteWithOneMissing)
 
-    monkeypatch.setitem(main.__globals__["WORLDS"], "checkpoints", broken)
-    assert main(["--seeds", "100", "--world", "checkpoints"]) == 1
+    monkeypatch.setitem(WORLDS, "checkpoints", broken)
+    assert main(["--seeds", "100", "--world", "checkpoints", "--processes", "1"]) == 1
     out = capsys.readouterr().out
     assert "StoreMetadata" in out and "--first-seed" in out

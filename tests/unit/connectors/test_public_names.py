@@ -10,7 +10,7 @@ import pytest
 
 from flinkish import connectors
 from flinkish.connectors import delta, files
-from flinkish.datastream import DataStream, KeyedStream, WindowedStream
+from flinkish.datastream import DataStream, KeyedStream
 from flinkish.datastream.connectors import file_system
 
 ROOT = Path(__file__).parents[3]
@@ -75,7 +75,6 @@ def test_what_is_not_there_yet_is_not_there_and_the_error_is_pythons_own():
         (DataStream, "join"),
         (DataStream, "co_group"),
         (KeyedStream, "interval_join"),
-        (WindowedStream, "evictor"),
     ):
         assert f"`{name}`" in missing
         with pytest.raises(AttributeError):

@@ -39,7 +39,7 @@ from flinkish.datastream.transformations import (
     UnionTransformation,
     WindowOperator,
 )
-from flinkish.datastream.window import CountTrigger, EventTimeSessionWindows, SlidingEventTimeWindows
+from flinkish.datastream.window import CountTrigger, DeltaTrigger, EventTimeSessionWindows, GlobalWindows
 from flinkish.errors import InvalidJobError
 
 PAIR = Types.TUPLE([Types.STRING(), Types.INT()])
@@ -427,19 +427,31 @@ def test_windows_leave_their_operator(pairs):
     assert reduced.get_type() == PAIR and operator(reduced).window_function is None
 
 
-def test_windows_that_do_not_run_yet_are_refused_with_what_does(pairs):
+def test_what_cannot_be_a_window_is_refused_with_what_can(pairs):
     keyed = pairs.key_by(0)
-    tumbling = TumblingEventTimeWindows.of(5)
-    for call in (
-        lambda: keyed.window(SlidingEventTimeWindows.of(10, 5)),
-        lambda: keyed.window(EventTimeSessionWindows.with_gap(5)),
-        lambda: keyed.count_window(5),
-        lambda: pairs.window_all(tumbling),
-        lambda: pairs.count_window_all(5),
-        lambda: keyed.window(tumbling).trigger(CountTrigger.of(3)),
+    tumbling, sessions = keyed.window(TumblingEventTimeWindows.of(5)), keyed.window(EventTimeSessionWindows.with_gap(5))
+    for call, text in (
+        (lambda: keyed.window(5), "TumblingEventTimeWindows.of"),
+        (lambda: keyed.window(TumblingEventTimeWindows), "the class TumblingEventTimeWindows"),
+        (lambda: pairs.window_all(None), r"window_all\(\)"),
+        (lambda: keyed.count_window(0), "above 0"),
+        (lambda: pairs.count_window_all(5, -1), "above 0"),
+        (lambda: tumbling.trigger(CountTrigger), r"trigger\(\)"),
+        (lambda: tumbling.evictor(CountTrigger.of(3)), r"evictor\(\)"),
+        (lambda: tumbling.allowed_lateness(-1), "at least 0"),
+        (lambda: tumbling.side_output_late_data("late"), "OutputTag"),
+        (lambda: sessions.trigger(DeltaTrigger.of(1, max)), "can_merge"),
+        (lambda: tumbling.sum("missing"), "missing"),
+        (lambda: pairs.window_all(GlobalWindows.create()).apply(lambda key, window, inputs: []), "window, inputs"),
     ):
-        with pytest.raises(InvalidJobError, match="TumblingEventTimeWindows|EventTimeTrigger"):
+        with pytest.raises(InvalidJobError, match=text):
             call()
+
+
+def test_windows_of_a_whole_stream_run_in_one_subtask(pairs):
+    windowed = pairs.window_all(GlobalWindows.create()).trigger(CountTrigger.of(3))
+    for result in (windowed.sum(1), windowed.reduce(lambda a, b: a), windowed.apply(lambda window, inputs: inputs)):
+        assert result.transformation.parallelism == result.transformation.max_parallelism == 1
 
 
 def test_what_comes_later_is_refused_with_what_to_use(pairs):

@@ -1,0 +1,104 @@
+"""What windows hold: accumulators, or the records themselves.  An entry is found by (namespace, key)."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence
+
+from flinkish.datastream.state import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+)
+
+#: Flink's name of the state.
+WINDOW_CONTENTS = "window-contents"
+
+MISSING = object()
+
+
+class WindowContents:
+    """``table``: of the state backend, once it is restored."""
+
+    def __init__(self, operator: Any):
+        self.operator = operator
+        self.table: Any = None
+
+    def descriptor(self) -> StateDescriptor:
+        """How the state is kept."""
+        return ListStateDescriptor(WINDOW_CONTENTS)
+
+    def add(self, entry: tuple, value: Any, timestamp: Optional[int]) -> None:
+        raise NotImplementedError
+
+    def merge(self, target: tuple, sources: Sequence[tuple]) -> None:
+        """Move the content of ``sources`` to ``target``."""
+        table = self.table
+        merged = table.get(target, MISSING)
+        for source in sources:
+            content = table.pop(source, MISSING)
+            if content is not MISSING:
+                merged = content if merged is MISSING else self.merged(merged, content)
+        if merged is not MISSING:
+            table[target] = merged
+
+    def merged(self, content: Any, other: Any) -> Any:
+        return content + other
+
+
+class Reduced(WindowContents):
+    """The reduced value."""
+
+    def descriptor(self):
+        return ReducingStateDescriptor(WINDOW_CONTENTS, self.operator.reduce)
+
+    def add(self, entry, value, timestamp):
+        table = self.table
+        current = table.get(entry, MISSING)
+        table[entry] = value if current is MISSING else self.operator.reduce(current, value)
+
+    def merged(self, content, other):
+        return self.operator.reduce(content, other)
+
+
+class Aggregated(WindowContents):
+    """The accumulator."""
+
+    def descriptor(self):
+        return AggregatingStateDescriptor(WINDOW_CONTENTS, self.operator.spec.operator.function)
+
+    def add(self, entry, value, timestamp):
+        table, operator = self.table, self.operator
+        accumulator = table.get(entry, MISSING)
+        if accumulator is MISSING:
+            accumulator = operator.create_accumulator()
+        table[entry] = operator.add(value, accumulator)
+
+    def merged(self, content, other):
+        return self.operator.spec.operator.function.merge(content, other)
+
+
+class Records(WindowContents):
+    """All records, in the order in which they came."""
+
+    def add(self, entry, value, timestamp):
+        table = self.table
+        values = table.get(entry)
+        if values is None:
+            table[entry] = [value]
+        else:
+            values.append(value)
+            table[entry] = values
+
+
+class TimestampedRecords(WindowContents):
+    """All records with their times, as evictors want them."""
+
+    def add(self, entry, value, timestamp):
+        table = self.table
+        values = table.get(entry)
+        if values is None:
+            table[entry] = [(value, timestamp)]
+        else:
+            values.append((value, timestamp))
+            table[entry] = values

@@ -1,0 +1,32 @@
+"""The code of the documentation runs, and prints what the page says."""
+
+import contextlib
+import io
+import pathlib
+import re
+
+import pytest
+
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "flinkish" / "docs"
+#: Pages whose code runs from top to bottom in one namespace.
+PAGES = ["windows.md"]
+
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_code_of_a_page_prints_what_stands_below_it(page):
+    text = (DOCS / page).read_text()
+    namespace = {"__name__": "__main__"}
+    printed, blocks = "", 0
+    for match in _BLOCK.finditer(text):
+        kind, content = match.groups()
+        if kind == "python":
+            out = io.StringIO()
+            line = text[: match.start(2)].count("\n")
+            with contextlib.redirect_stdout(out):
+                exec(compile("\n" * line + content, str(DOCS / page), "exec"), namespace)  # lines as on the page
+            printed, blocks = out.getvalue(), blocks + 1
+        elif kind == "text":
+            assert printed == content, f"{page}, line {text[: match.start()].count(chr(10)) + 1}"
+    assert blocks
