@@ -234,6 +234,7 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
                 batch.put(raw, data, handle)
         self._db.write(batch, self._unlogged)
         family.written = True
+        family.writes += 1
         if not self._records_changes:
             return
         changes, column, size = self._changes, family.column_name, 0
@@ -487,6 +488,9 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
             self.families[name].column_name = f"state-{number}"
         for name, table in self.tables.items():
             table.family = self.families[name]  # type: ignore[attr-defined]
+            if isinstance(table, CachedWindowTable):  # a handle before may have had a little of a window
+                for contents in table.values():
+                    contents.family = table.family
         self._clip(restorer.key_groups)
         if self._materialiser is not None and restorer.is_stored_in(self._materialiser.shared_location):
             self._base = self._stored = restorer.base

@@ -49,7 +49,7 @@ _CLEAN_MIN = 16
 class Family:
     """The column family of one state.  ``column``, ``handle``: None until something is written to it."""
 
-    __slots__ = ("name", "column_name", "column", "handle", "entry_bytes", "written")
+    __slots__ = ("name", "column_name", "column", "handle", "entry_bytes", "written", "writes")
 
     def __init__(self, name: str, column_name: str):
         self.name, self.column_name = name, column_name
@@ -57,6 +57,7 @@ class Family:
         self.handle: Any = None
         self.entry_bytes: Optional[float] = None  # of key and value, a moving average
         self.written = False  # since the last flush
+        self.writes = 0
 
     def measured(self, total_bytes: int, entries: int) -> None:
         if entries:
@@ -221,27 +222,43 @@ class CachedTable(dict):
     # ---- walking --------------------------------------------------------------------------------
 
     def items(self) -> Iterator[tuple[Any, Any]]:  # type: ignore[override]
-        """All entries that are there now; entries may be changed and removed meanwhile."""
-        column = self.family.column
-        if column is None:
-            yield from list(dict.items(self))
+        """All keys that are there now, each with the value that it has when the walk comes to it; entries may be
+        changed and removed meanwhile."""
+        family = self.family
+        if family.column is None:
+            for key in list(dict.keys(self)):
+                value = self._find_without_keeping(key, None, True)
+                if value is not _MISSING:
+                    yield key, value
             return
         self.write()
+        writes = family.writes
         for start, end in self.ranges():
-            for raw, data in self.backend.entries(column, start, end):
+            for raw, data in self.backend.entries(family.column, start, end):
                 key = self.key_of(raw)
                 if _dict_len(self) > self.dirty_max:
                     self.trim()
-                value = _dict_get(self, key, _MISSING)
-                if value is _MISSING:
-                    if key in self._deleted:
-                        continue
-                    value = self._young.get(key, _MISSING)
-                    if value is _MISSING:
-                        value = self._old.get(key, _MISSING)
-                        if value is _MISSING:
-                            value = self.backend.codec.decode(data, self.family.name)
-                yield key, value
+                # What RocksDB walks over is as it was when the walk began.
+                value = self._find_without_keeping(key, data, family.writes != writes)
+                if value is not _MISSING:
+                    yield key, value
+
+    def _find_without_keeping(self, key: Any, data: Optional[bytes], is_old: bool) -> Any:
+        """The value now.  ``data``: what RocksDB had of it, which ``is_old`` if anything was written since."""
+        value = _dict_get(self, key, _MISSING)
+        if value is not _MISSING:
+            return value
+        if key in self._deleted:
+            return _MISSING
+        value = self._young.get(key, _MISSING)
+        if value is _MISSING:
+            value = self._old.get(key, _MISSING)
+        if value is not _MISSING:
+            return value
+        if is_old:
+            column = self.family.column
+            data = None if column is None else column.get(self.raw_key(key))
+        return _MISSING if data is None else self.backend.codec.decode(data, self.family.name)
 
     def __iter__(self) -> Iterator:
         for key, _ in self.items():

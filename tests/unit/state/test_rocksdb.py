@@ -12,8 +12,10 @@ from flinkish.errors import CorruptSnapshotError, StateMigrationError, UserError
 from flinkish.messages.checkpoints import InlineBytes
 from flinkish.state import rocksdb
 from flinkish.state.bases import RETRY_MS
+from flinkish.state.key_groups import key_group
 from tests.rocksdb_states import (
     HALVES,
+    MAX_PARALLELISM,
     StepMaterialiser,
     canonical,
     contents,
@@ -340,3 +342,72 @@ def test_what_has_expired_goes_without_being_read(make):
         backend.between_batches()
     assert contents(backend) == {"v": {7: ("young", 30_000)}}
 
+
+
+@pytest.mark.parametrize("dirty_max", [4, 1_000])  # with a database, and without one
+def test_what_is_renewed_while_a_sweep_is_under_way_stays(make, dirty_max):
+    with tiny_caches(dirty=dirty_max):
+        now = [0]
+        backend = make(now_ms=lambda: now[0])
+        descriptor = ListStateDescriptor("l")
+        descriptor.enable_time_to_live(StateTtlConfig.new_builder(Time.minutes(1)).build())
+        state, keys = backend.state(descriptor), range(600)
+
+        def each(*changes):
+            for backend.current_key in keys:
+                for change in changes:
+                    change()
+            backend.between_batches()
+
+        each(lambda: state.add("old"))
+        now[0] = 30_000
+        each(lambda: state.add("kept so far"))  # a sweep begins
+        now[0] = 59_000
+        each(state.clear, lambda: state.add("new"))
+        now[0] = 61_000
+        for _ in range(20):
+            backend.between_batches()
+        assert contents(backend)["l"] == {key: [("new", 59_000)] for key in keys}
+
+
+def test_a_walk_gives_what_is_there_when_it_comes_to_it(make):
+    backend = make()
+    table = backend.table("t")
+    for key in range(50):
+        table[key] = "old"
+    table.write()
+    walk, seen = table.items(), {}
+    first, _ = next(walk)
+    others = [key for key in range(50) if key != first]
+    for key in others[:20]:
+        del table[key]
+    for key in others[20:]:
+        table[key] = "new"
+    table.write()
+    for key in range(1_000, 1_050):  # nothing of them is in a cache any more
+        table[key] = table.get(key, "other")
+    table.write()
+    seen.update(walk)
+    assert {key: value for key, value in seen.items() if key < 1_000} == dict.fromkeys(others[20:], "new")
+
+
+def test_of_a_window_a_small_part_and_one_with_files_are_put_together(make, materialiser):
+    def keys(groups, count):
+        return [key for key in range(2_000) if groups.start <= key_group(key, MAX_PARALLELISM) <= groups.end][:count]
+
+    def part(groups, count):
+        backend = make(materialiser, groups)
+        window = backend.window_table("w").open(1_000)
+        window.update(dict.fromkeys(keys(groups, count), "value"))
+        return backend, window
+
+    small, _ = part(HALVES[0], 3)
+    large, window = part(HALVES[1], 200)
+    window.write()
+    large.between_batches()
+    materialiser.run_all()
+    whole = make(materialiser)
+    whole.window_table("w")
+    for backend in small, large:
+        whole.restore_incremental(incremental(backend), opener(materialiser))
+    assert set(dict(whole.tables["w"][1_000].items())) == {*keys(HALVES[0], 3), *keys(HALVES[1], 200)}
