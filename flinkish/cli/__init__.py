@@ -9,7 +9,7 @@
     flinkish stop JOB [--drain] [--savepointPath FOLDER]
     flinkish cancel JOB
     flinkish checkpoint JOB
-    flinkish savepoint list DIR | dispose PATH | check [-D KEY=VALUE]... PATH SCRIPT [ARGUMENTS]...
+    flinkish savepoint list DIR | dispose [--force] PATH | check [-D KEY=VALUE]... PATH SCRIPT [ARGUMENTS]...
     flinkish version
 
 ``run`` runs a script in this Python, with Spark in this process: no spark-submit is needed.
@@ -118,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     listing.set_defaults(command=_list_savepoints)
     dispose = actions.add_parser("dispose", help="delete a savepoint")
     dispose.add_argument("path", metavar="PATH", help="folder of the savepoint, or its _metadata")
+    dispose.add_argument("--force", action="store_true", help="also one that is not whole: delete its folder")
     dispose.set_defaults(command=_dispose_savepoint)
     check = actions.add_parser("check", help="say what a job would get of a savepoint, without running it")
     check.add_argument("path", metavar="PATH", help="folder of the savepoint, or its _metadata")
@@ -222,8 +223,7 @@ def _list_savepoints(arguments: argparse.Namespace) -> int:
 def _dispose_savepoint(arguments: argparse.Namespace) -> int:
     from flinkish.shell.savepoints import dispose_savepoint
 
-    disposed = dispose_savepoint(arguments.path, _file_settings(arguments))
-    print(f"deleted {disposed.location}")
+    print(f"deleted {dispose_savepoint(arguments.path, _file_settings(arguments), arguments.force)}")
     return 0
 
 

@@ -98,12 +98,18 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "long": _integer,
     "float": float,
     "double": float,
+    "ratio": float,
     "string": str,
     "duration": to_milliseconds,
     "memory": parse_memory_size,
     "list": parse_list,
     "map": parse_map,
 }
+
+
+def _word(value: Any) -> str:
+    """What is compared of a choice."""
+    return str(value).strip().lower().replace("_", "-")
 
 
 def to_text(value: Any) -> str:
@@ -127,8 +133,9 @@ def to_text(value: Any) -> str:
 class ConfigOption(Generic[T]):
     """One setting.
 
-    ``kind``: boolean, int, long, float, double, string, duration (ms), memory (bytes), list, map.
-    ``choices``: allowed values, of a string.  ``minimum``: smallest allowed number.
+    ``kind``: boolean, int, long, float, double, ratio (a float from 0 to 1), string, duration (ms), memory (bytes),
+    list, map.  ``choices``: allowed values, of a string; in any letter case, with - or _.  ``aliases``: other words
+    for choices, as (word, choice).  ``minimum``, ``maximum``: smallest and largest allowed number.
     ``older_keys``: other spellings (Flink 1.x), which count where the key itself is not set.
     """
 
@@ -138,7 +145,9 @@ class ConfigOption(Generic[T]):
     description: str = ""
     choices: tuple[str, ...] = ()
     minimum: Optional[int] = None
+    maximum: Optional[int] = None
     older_keys: tuple[str, ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
 
     def default_value(self) -> Optional[T]:
         return self.default
@@ -157,26 +166,36 @@ class ConfigOption(Generic[T]):
         """
         try:
             parsed = _PARSERS[self.kind](value)
-        except (ValueError, TypeError, AttributeError, InvalidJobError) as error:
+        except (ValueError, TypeError, AttributeError, OverflowError, InvalidJobError) as error:
             raise ConfigurationError(
                 f'option "{self.key}" cannot be {value!r}',
                 why=getattr(error, "why", "") or str(error),
                 do=f"give a value of type {self.kind}"
                 + (f", for example {self.default_text()}" if self.default is not None else ""),
             ) from error
-        if self.choices and parsed not in self.choices:
-            raise ConfigurationError(
-                f'option "{self.key}" cannot be {value!r}',
-                why="it has other values",
-                do=f"choose one of {', '.join(self.choices)}",
-            )
-        if self.minimum is not None and parsed < self.minimum:
-            raise ConfigurationError(
-                f'option "{self.key}" cannot be {value!r}',
-                why=f"the smallest value is {self.minimum}",
-                do=f"give {self.minimum} or more",
-            )
+        if self.choices:
+            words = {_word(choice): choice for choice in self.choices} | dict(self.aliases)
+            choice = words.get(_word(parsed))
+            if choice is None:
+                raise ConfigurationError(
+                    f'option "{self.key}" cannot be {value!r}',
+                    why="it has other values",
+                    do=f"choose one of {', '.join(self.choices)}",
+                )
+            return choice  # type: ignore[return-value]
+        self._check_limits(value, parsed)
         return parsed
+
+    def _check_limits(self, value: Any, parsed: Any) -> None:
+        minimum, maximum = (0, 1) if self.kind == "ratio" else (self.minimum, self.maximum)
+        # NaN is neither below nor above anything: so it is asked whether the number lies within.
+        if (minimum is None or parsed >= minimum) and (maximum is None or parsed <= maximum):
+            return
+        what = f'option "{self.key}" cannot be {value!r}'
+        if maximum is not None:
+            limits = f"at most {maximum}" if minimum is None else f"from {minimum} to {maximum}"
+            raise ConfigurationError(what, why=f"it is a number {limits}", do=f"give a number {limits}")
+        raise ConfigurationError(what, why=f"the smallest value is {minimum}", do=f"give {minimum} or more")
 
     def read(self, mapping: Mapping[str, Any]) -> T:
         """Value in ``mapping`` (keys as text), or the default."""

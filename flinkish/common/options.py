@@ -157,7 +157,7 @@ SCHEDULER_MODE = _option(
     None,
     "reactive: a job uses whatever slots there are, at most its max parallelism, and is rescaled when slots come or go. "
     "Unset: it has the parallelism that the program says.",
-    choices=("reactive", "REACTIVE"),
+    choices=("reactive",),
 )
 SUBMISSION_STABILIZATION_TIMEOUT = _option(
     "jobmanager.adaptive-scheduler.submission.resource-stabilization-timeout",
@@ -477,17 +477,15 @@ ROCKSDB_MEMORY_FIXED_PER_SLOT = _option(
 )
 ROCKSDB_WRITE_BUFFER_RATIO = _option(
     "state.backend.rocksdb.memory.write-buffer-ratio",
-    "float",
+    "ratio",
     0.5,
     "The most of what rocksdb has for blocks that its write buffers may take.",
-    minimum=0,
 )
 ROCKSDB_OBJECT_CACHE_RATIO = _option(
     "flinkish.rocksdb.object-cache-ratio",
-    "float",
+    "ratio",
     0.5,
     "Part of a slot's memory for rocksdb that holds Python objects, so that what is used often is not read again.",
-    minimum=0,
 )
 CHANGELOG_ENABLED = _option(
     "state.changelog.enabled",
@@ -542,6 +540,13 @@ RESTART_STRATEGY = _option(
     "exponential-delay with checkpoints, none without.",
     choices=("none", "fixed-delay", "failure-rate", "exponential-delay"),
     older_keys=("restart-strategy",),
+    aliases=(
+        ("off", "none"),
+        ("disable", "none"),
+        ("fixeddelay", "fixed-delay"),
+        ("failurerate", "failure-rate"),
+        ("exponentialdelay", "exponential-delay"),
+    ),
 )
 RESTART_FIXED_DELAY_ATTEMPTS = _option(
     "restart-strategy.fixed-delay.attempts", "int", 1, "Restarts before the job fails.", minimum=0
@@ -578,6 +583,7 @@ RESTART_EXPONENTIAL_MULTIPLIER = _option(
     1.5,
     "How much longer each pause is than the one before; above 1.",
     minimum=1,
+    maximum=1_000_000,
 )
 RESTART_EXPONENTIAL_RESET = _option(
     "restart-strategy.exponential-delay.reset-backoff-threshold",
@@ -588,10 +594,9 @@ RESTART_EXPONENTIAL_RESET = _option(
 )
 RESTART_EXPONENTIAL_JITTER = _option(
     "restart-strategy.exponential-delay.jitter-factor",
-    "float",
+    "ratio",
     0.1,
     "Part of the pause that is added or taken away by chance, so that jobs do not all start at once.",
-    minimum=0,
 )
 RESTART_EXPONENTIAL_ATTEMPTS = _option(
     "restart-strategy.exponential-delay.attempts-before-reset-backoff",
@@ -743,6 +748,7 @@ def _kind_text(option: ConfigOption) -> str:
     return {
         "duration": 'duration: "200 ms", "10 s", "5 min", "1 h"',
         "memory": 'memory size: "64 kb", "1 mb"',
+        "ratio": "ratio: 0 to 1",
         "list": "list: a;b",
         "map": "map: key:value,key:value",
     }.get(option.kind, option.kind)

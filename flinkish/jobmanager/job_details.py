@@ -57,7 +57,8 @@ def describe_waiting(master: "JobState", now_ms: int) -> str:
     """What the next attempt waits for, in one line."""
     waiting = master.recovery.next_attempt
     if waiting is None:
-        missing = [e for e in master.executions.values() if e.state is not ExecutionState.RUNNING]
+        good = (ExecutionState.RUNNING, ExecutionState.FINISHED)
+        missing = [e for e in master.executions.values() if e.state not in good]
         names = ", ".join(f"{e.name_with_subtask} is {e.state.name}" for e in missing[:3])
         return f"{len(missing)} tasks to run: {names}"
     parts: list[str] = []

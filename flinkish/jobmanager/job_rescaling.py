@@ -6,6 +6,8 @@ graph.  Slots that it does not need are given back.
 
 from __future__ import annotations
 
+from typing import Optional
+
 from flinkish.common.job_status import JobStatus
 from flinkish.errors import FlinkishError, InvalidJobError
 from flinkish.graph.execution_graph import slots_needed
@@ -20,21 +22,23 @@ from flinkish.jobmanager.events import (
     RescaleResult,
     SnapshotRequested,
 )
+from flinkish.jobmanager.job_details import describe_waiting
 from flinkish.jobmanager.job_state import RESCALE_SNAPSHOT, JobState, parallelism_of
 from flinkish.jobmanager.reactive_scaling import largest_that_fits
 from flinkish.jobmanager.rescaling import RescalePhase, Rescaling, could_not_rescale
 from flinkish.jobmanager.restore_decision import decide_restore
 from flinkish.messages.checkpoints import SnapshotKind
 
+_TOO_LATE = "start another job with the parallelism that it should have"
+
 
 class JobRescaling(JobState):
     """See the module."""
 
     def _rescale(self, request: RescaleRequested, now_ms: int) -> list:
-        why = self._why_not_rescaled()
-        if why:
-            error = could_not_rescale(self.job_graph, why, "ask again when all tasks of the job run")
-            return [RescaleResult(request.request_id, error)]
+        refused = self._why_not_rescaled(now_ms)
+        if refused is not None:
+            return [RescaleResult(request.request_id, could_not_rescale(self.job_graph, *refused))]
         try:
             job_graph = rescale_job_graph(self.job_graph, request.parallelism)
         except InvalidJobError as error:
@@ -52,19 +56,30 @@ class JobRescaling(JobState):
         timeout_ms = self.job.slot_request_timeout_ms
         return [RequestSlots(self.job.job_id, self.job.job_name, missing, timeout_ms, growth=True)]
 
-    def _why_not_rescaled(self) -> str:
+    def _why_not_rescaled(self, now_ms: int) -> Optional[tuple[str, str]]:
+        """Why, and what to do."""
         if self.job.reactive is not None:
-            return "its scheduler-mode is reactive: it takes whatever slots there are"
-        return self._why_not_ready_to_rescale()
+            return (
+                "its scheduler-mode is reactive: it takes whatever slots there are",
+                "add or take away slots, or run it without scheduler-mode",
+            )
+        return self._why_not_ready_to_rescale(now_ms)
 
-    def _why_not_ready_to_rescale(self) -> str:
+    def _why_not_ready_to_rescale(self, now_ms: int) -> Optional[tuple[str, str]]:
+        """Tasks that have finished are no reason: the checkpoint says of them that they have."""
         if self.rescaling is not None:
-            return "it is being rescaled"
-        if self.status is not JobStatus.RUNNING or not self.all_run or self.closing is not None:
-            return f"not all of its tasks run, it is {self.status.name}"
+            return "it is being rescaled", "ask again when that is over"
         if self.checkpoints.stopping is not None:
-            return "it is being stopped with a savepoint"
-        return ""
+            return "it is being stopped with a savepoint", "start it from the savepoint with the other parallelism"
+        if self.closing is not None and self._all_finished():
+            return "all of its tasks have finished, only what its sinks have prepared is being published", _TOO_LATE
+        if self.status is JobStatus.RUNNING and not self.all_run:
+            return f"it waits for {describe_waiting(self, now_ms)}", "ask again when these run"
+        if self.status is JobStatus.RESTARTING:
+            return f"it restarts, and waits for {describe_waiting(self, now_ms)}", "ask again when it runs"
+        if self.status is not JobStatus.RUNNING:
+            return f"it is {self.status.name}", _TOO_LATE
+        return None
 
     def _rescaling_goes_on(self, now_ms: int) -> list:
         rescaling = self.rescaling
@@ -115,7 +130,7 @@ class JobRescaling(JobState):
         reactive.see(len(self.held) + count, now_ms)
         waiting = self.recovery.next_attempt
         if waiting is None:
-            if not reactive.may_grow(now_ms) or self._why_not_ready_to_rescale():
+            if not reactive.may_grow(now_ms) or self._why_not_ready_to_rescale(now_ms) is not None:
                 return []
             job_graph = largest_that_fits(self.job_graph, reactive.slots)
             if job_graph is None or slots_needed(job_graph) <= self.needed:

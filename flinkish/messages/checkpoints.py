@@ -146,7 +146,8 @@ class DistributionMode(enum.Enum):
 
 @dataclass(frozen=True)
 class OperatorStateHandle:
-    """Operator state of one subtask: name -> how it is dealt out, and one pickled entry each."""
+    """Operator state of one subtask: name -> how it is dealt out, and its entries, each for itself
+    (``flinkish.state.operator_entries``)."""
 
     states: Mapping[str, tuple[DistributionMode, tuple[bytes, ...]]]
 

@@ -6,39 +6,55 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import Any, Callable, Mapping, NoReturn, Optional
 
 from flinkish.common import options
 from flinkish.common.configuration import Configuration
+from flinkish.errors import CorruptSnapshotError
 from flinkish.graph.job_graph_generator import create_job_graph
 from flinkish.graph.stream_graph import StreamGraph
 from flinkish.jobmanager.restore_decision import decide_restore
 from flinkish.messages.checkpoints import CompletedCheckpoint
-from flinkish.shell.state_recovery import load_checkpoint
 from flinkish.storage.checkpoint_storage import CheckpointStorage, FoundSavepoint
 
 
 def list_savepoints(directory: Any, configuration: Optional[Mapping[str, Any]] = None) -> list[FoundSavepoint]:
-    """The savepoints directly below a folder, newest first, and folders that should be some with what they lack.
+    """The savepoints and checkpoints directly below a folder, newest first, and folders that should be some with
+    what they lack.
 
     Raises:
-        CheckpointStorageError: the folder cannot be read.
+        CheckpointStorageError: there is no such folder, or it cannot be read.
     """
     return CheckpointStorage(directory, configuration or Configuration()).list_savepoints()
 
 
-def dispose_savepoint(path: Any, configuration: Optional[Mapping[str, Any]] = None) -> CompletedCheckpoint:
-    """Delete a savepoint, or a checkpoint that no job owns, with all of its own files; what it was.
+def dispose_savepoint(path: Any, configuration: Optional[Mapping[str, Any]] = None, force: bool = False) -> str:
+    """Delete a savepoint, or a checkpoint that no job owns, with all of its own files; where it was.
 
+    Args:
+        force: also one that is not whole.
     Raises:
-        CorruptSnapshotError: there is none at ``path``.
+        CorruptSnapshotError: it is not whole, and nobody has said ``force``.
+        CheckpointStorageError: there is none at ``path``, or it cannot be deleted.
     """
-    settings = configuration or Configuration()
-    checkpoint = load_checkpoint(path, settings)
-    parent = checkpoint.location.rstrip("/").rpartition("/")[0]
-    CheckpointStorage(parent, settings).discard(checkpoint.location)
-    return checkpoint
+    storage = CheckpointStorage(path, configuration or Configuration())
+    try:
+        location = storage.load(path).location
+    except CorruptSnapshotError as error:
+        location, files = storage.files_of_snapshot(path)
+        if not force:
+            raise CorruptSnapshotError(
+                "could not dispose of a savepoint that is not whole",
+                where=location,
+                why=error.why,
+                do=f"make sure that no job is writing it, then delete its folder with all that lies in it ({len(files)} "
+                f"files): flinkish savepoint dispose --force {shlex.quote(location)}. Files outside of it that it may "
+                "have shared with other checkpoints stay",
+            ) from error
+    storage.discard(location)
+    return location
 
 
 def describe_savepoint(found: FoundSavepoint) -> str:

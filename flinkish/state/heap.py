@@ -17,6 +17,7 @@ from flinkish.datastream import state as api
 from flinkish.datastream.functions import KeyedStateStore
 from flinkish.errors import InternalError, InvalidJobError
 from flinkish.messages.checkpoints import KeyGroupRange
+from flinkish.state.declared_types import adapter, declared_by, infos_of
 from flinkish.state.key_decoding import decode_key
 from flinkish.state.key_groups import key_groups_of_canonical
 from flinkish.state.keyed_snapshot import (
@@ -28,7 +29,7 @@ from flinkish.state.keyed_snapshot import (
     StateKind,
     StateMeta,
 )
-from flinkish.state.serializers import DeclaredType, row_adapter, state_refusal
+from flinkish.state.serializers import state_refusal
 from flinkish.state.ttl import IncrementalCleanup, StateTtl, bare, convert
 
 _MISSING = object()
@@ -243,13 +244,12 @@ class HeapKeyedStateBackend:
             return self._restored.get(name) or StateMeta(name, StateKind.VALUE, scoped)
         descriptor = known[0]
         kind = next(kind for cls, (kind, _) in _KINDS.items() if isinstance(descriptor, cls))
-        declared = {role: DeclaredType.of(info) for role, info in _declared(descriptor).items()}
         ttl = self._ttls.get(name)
         return StateMeta(
             name,
             kind,
             name in self._scoped,
-            {role: known for role, known in declared.items() if known is not None},
+            declared_by(descriptor),
             None if ttl is None else ttl.describe(),
         )
 
@@ -265,25 +265,10 @@ class HeapKeyedStateBackend:
                 f"the program declares a {kind.value} state{_OF_WINDOWS[namespaced]}",
                 "give the new state another name", old=saved.kind.value, new=kind.value,
             )  # fmt: skip
-        for role, info in _declared(descriptor).items():
-            new, old = DeclaredType.of(info), saved.declared.get(role)
-            if new is None or new == old:
-                continue
-            why = adapt = None
-            if old is None:
-                entries = (entry if saved.ttl is None else bare(kind, entry) for entry in table.values())
-                value = next((part for entry in entries for part in _parts(kind, role, entry)), None)
-                why = info.mismatch(value) and f"it was saved without a type: {info.mismatch(value)}"
-            else:
-                adapt = row_adapter(old, new) if role == "value" else None
-                why = adapt is None and f"its {role} was saved as {old.text}, the program declares {new.text}"
-            if why:
-                raise state_refusal(
-                    self.operator, name, f"its declared type {new.text} does not fit", str(why),
-                    "declare the old type, or give the new state another name; fields of a named row may be "
-                    "added, or removed, when the others keep their types",
-                    old=old and old.text, new=new.text,
-                )  # fmt: skip
+        for role, info in infos_of(descriptor).items():
+            entries = (entry if saved.ttl is None else bare(kind, entry) for entry in table.values())
+            values = (part for entry in entries for part in _parts(kind, role, entry))
+            adapt = adapter(self.operator, name, role, info, saved.declared.get(role), values)
             if adapt is not None:
                 adapt = adapt if saved.ttl is None else _adapted_value(adapt)
                 for key, entry in table.items():
@@ -551,12 +536,6 @@ def _fill(table: dict, block: EntryBlock) -> None:
         table.update(zip(zip(block.namespaces, block.keys), block.values))
     else:
         table.update(zip(block.keys, block.values))
-
-
-def _declared(descriptor: Any) -> dict[str, Any]:
-    if isinstance(descriptor, api.MapStateDescriptor):
-        return {"key": descriptor.key_type_info, "value": descriptor.value_type_info}
-    return {"value": descriptor.type_info}
 
 
 def _parts(kind: StateKind, role: str, entry: Any) -> Iterable:

@@ -34,8 +34,9 @@ import pyarrow as pa
 
 from flinkish.errors import CorruptSnapshotError, InternalError, StateMigrationError, UserError
 from flinkish.messages.checkpoints import KeyGroupRange
+from flinkish.state.declared_types import DeclaredType
 from flinkish.state.key_groups import UPPER_BOUND_MAX_PARALLELISM, key_groups_of_canonical
-from flinkish.state.serializers import DeclaredType, LayoutReader, LayoutWriter, RecordLayout
+from flinkish.state.serializers import LayoutReader, LayoutWriter, RecordLayout
 from flinkish.state.value_columns import column_form, decode_column, encode_column, merge_forms, table_column
 
 #: Name of the state of DELETIONS of another state: this, then the other's name.

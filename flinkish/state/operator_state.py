@@ -2,20 +2,20 @@
 
 A list state is dealt out anew when the parallelism changes, entry by entry (SPLIT), or whole to every subtask
 (UNION); a broadcast state is the same map in every subtask.  It lies on the heap for every backend, as in
-Flink, and goes into the acknowledgement: each entry is pickled for itself, so that it can be dealt out without
-being read.
+Flink, and goes into the acknowledgement: each entry is written for itself, so that it can be dealt out without
+being read (`operator_entries`).  Classes and declared types may change as those of keyed state may.
 """
 
 from __future__ import annotations
 
-import pickle
 from typing import Any, Iterable, Iterator, Mapping, Optional
 
-import cloudpickle
-
 from flinkish.datastream import state as api
-from flinkish.errors import InvalidJobError, StateMigrationError, UserError
+from flinkish.errors import InvalidJobError
 from flinkish.messages.checkpoints import DistributionMode, OperatorStateHandle
+from flinkish.state.declared_types import DeclaredType, adapter, declared_by, infos_of
+from flinkish.state.operator_entries import decode_entries, encode_entries
+from flinkish.state.serializers import state_refusal
 
 _KINDS = {
     DistributionMode.SPLIT: "a list state",
@@ -34,6 +34,7 @@ class OperatorStateBackend(api.OperatorStateStore):
     def __init__(self, operator: str):
         self.operator = operator
         self._states: dict[str, tuple[DistributionMode, Any, Any]] = {}  # mode, descriptor, state
+        self._declared: dict[str, dict[str, DeclaredType]] = {}  # by state and role
         self._restored: dict[str, tuple[DistributionMode, tuple[bytes, ...]]] = {}
 
     def restore(self, handle: OperatorStateHandle) -> None:
@@ -74,33 +75,35 @@ class OperatorStateBackend(api.OperatorStateStore):
                     do="give each state its own name",
                 )
             return known[2]
-        entries = self._entries_of(name, mode)
+        entries = self._entries_of(descriptor, mode)
         state = OperatorListState(entries) if mode is not DistributionMode.BROADCAST else OperatorBroadcastState(entries)
         self._states[name] = mode, descriptor, state
+        self._declared[name] = declared_by(descriptor)
         return state
 
-    def _entries_of(self, name: str, mode: DistributionMode) -> list:
-        saved_mode, entries = self._restored.pop(name, (mode, ()))
+    def _entries_of(self, descriptor: Any, mode: DistributionMode) -> list:
+        """What was restored, in the form that the program's classes and the descriptor have now."""
+        name = descriptor.name
+        saved_mode, entries = self._restored.get(name, (mode, ()))
         if saved_mode is not mode:
-            raise StateMigrationError(
-                f'could not restore state "{name}": its kind has changed',
-                where=f'operator "{self.operator}"',
-                why=f"it was saved as {_KINDS[saved_mode]}, the program asks for {_KINDS[mode]}",
-                do="give the new state another name",
-                state=name,
-                old=saved_mode.value,
-                new=mode.value,
-            )
-        try:
-            return [pickle.loads(entry) for entry in entries]
-        except Exception as error:  # unpickling imports modules and runs __setstate__ of the user's classes
-            raise StateMigrationError(
-                f'could not restore state "{name}"',
-                where=f'operator "{self.operator}"',
-                why=f"an entry cannot be unpickled: {type(error).__name__}: {error}",
-                do="keep the class of the entries where it was, and able to read what it wrote",
-                state=name,
-            ) from error
+            raise state_refusal(
+                self.operator, name, "its kind has changed",
+                f"it was saved as {_KINDS[saved_mode]}, the program asks for {_KINDS[mode]}",
+                "give the new state another name", old=saved_mode.value, new=mode.value,
+            )  # fmt: skip
+        restored: list = []
+        of_map = mode is DistributionMode.BROADCAST
+        for group in decode_entries(entries, self.operator, name):
+            values = group.values
+            for role, info in infos_of(descriptor).items():
+                position = 0 if role == "key" else 1
+                parts = (value[position] for value in values) if of_map else values
+                adapt = adapter(self.operator, name, role, info, group.declared.get(role), parts)
+                if adapt is not None:  # of values only
+                    values = [(key, adapt(value)) for key, value in values] if of_map else list(map(adapt, values))
+            restored += values
+        self._restored.pop(name, None)
+        return restored
 
     # ---- snapshots ------------------------------------------------------------------------------
 
@@ -112,23 +115,8 @@ class OperatorStateBackend(api.OperatorStateStore):
         """
         states = dict(self._restored)
         for name, (mode, _, state) in self._states.items():
-            states[name] = mode, tuple(self._pickled(name, entry) for entry in state.entries())
+            states[name] = mode, encode_entries(state.entries(), self._declared[name], self.operator, name)
         return OperatorStateHandle(states) if states else None
-
-    def _pickled(self, name: str, entry: Any) -> bytes:
-        try:
-            try:
-                return pickle.dumps(entry, 5)
-            except (pickle.PicklingError, AttributeError, TypeError):  # a class or function without a name
-                return cloudpickle.dumps(entry, 5)
-        except Exception as error:  # pickling runs code of the user's classes
-            raise UserError(
-                f'could not save state "{name}"',
-                where=f'operator "{self.operator}"',
-                why=f"an entry of type {type(entry).__name__} does not pickle: {type(error).__name__}: {error}",
-                do="keep plain data in state",
-                state=name,
-            ) from error
 
 
 class OperatorListState(api.ListState):

@@ -17,9 +17,8 @@ from flinkish.errors import CorruptSnapshotError, FlinkishError, UserError
 from flinkish.state.key_decoding import decode_key
 from flinkish.state.key_encoding import encode_key
 from flinkish.state.key_groups import key_group_of_encoded
-from flinkish.state.serializers import LayoutReader, LayoutWriter, RecordLayout
+from flinkish.state.serializers import LayoutReader, LayoutWriter, RecordLayout, is_built_in
 
-_ATOMS = frozenset((int, float, str, bytes, bool, type(None)))
 _PICKLE, _RECORDS = 0x80, b"R"
 
 
@@ -70,7 +69,7 @@ class ValueCodec:
 
     def encode(self, value: Any, state: str) -> bytes:
         """Raises UserError: it cannot be pickled."""
-        if _is_plain(value):
+        if is_built_in(value):
             return pickle.dumps(value, 5)
         return _RECORDS + self.dumps(value, state)
 
@@ -121,15 +120,3 @@ class ValueCodec:
             do="keep plain data in state, and define its classes at the top of a module",
             state=state,
         )
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether it holds nothing but built-in objects, which a pickle keeps as they are."""
-    kind = type(value)
-    if kind in _ATOMS:
-        return True
-    if kind is tuple or kind is list:
-        return _ATOMS.issuperset(map(type, value))
-    if kind is dict:
-        return _ATOMS.issuperset(map(type, value)) and _ATOMS.issuperset(map(type, value.values()))
-    return False

@@ -31,12 +31,11 @@ because values of a reduce or a window have a class but no descriptor.
 
 Defaults of the old class are not kept: an object was saved with all of its values.  Annotations of
 fields are not compared: they are advice in Python, and ``Optional[int]`` is ``int | None``.  Types that a
-state descriptor declares are compared (``DeclaredType``).
+state descriptor declares are compared (``declared_types``).
 """
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import importlib
 import io
@@ -45,13 +44,11 @@ import pickle
 from dataclasses import dataclass
 from typing import Any, Callable, Iterable, Optional, Sequence
 
-import pyarrow as pa
+import cloudpickle
 
-from flinkish.common.arrow_types import arrow_type_of
 from flinkish.common.plain_classes import has_own_pickling, is_made_plainly, is_plain
-from flinkish.common.typeinfo import RowTypeInfo, TypeInformation
 from flinkish.common.types import Row, RowKind
-from flinkish.errors import InternalError, InvalidJobError, StateMigrationError
+from flinkish.errors import InternalError, StateMigrationError
 
 MIGRATION_HOOK = "__migrate_state__"
 
@@ -219,6 +216,31 @@ class LayoutWriter:
         _StatePickler(out, self).dump(content)
         return out.getvalue()
 
+    def dumps_by_value(self, content: Any) -> bytes:
+        """Of what `dumps` refuses: functions and classes that have no name go along (cloudpickle)."""
+        out = io.BytesIO()
+        _ByValuePickler(out, self).dump(content)
+        return out.getvalue()
+
+    def reduce(self, obj: Any) -> Any:
+        """How pickle shall take ``obj`` apart; NotImplemented: in its own way."""
+        cls = type(obj)
+        if cls is Row:
+            return restore_row, (obj._fields, obj._values, obj._row_kind.value)
+        form = self.form_of(cls)
+        if form is None:
+            return NotImplemented
+        if form.kind == "namedtuple":
+            return restore_tuple, (self.number(form), tuple(obj))
+        values = form.values(obj)
+        unset: tuple[str, ...] = ()
+        extra = None
+        if values is None:
+            values, unset, extra = form.parts(obj)
+        # The object is made before its fields, so that they may lead back to it.
+        number = self.number(form, unset)
+        return new_record, (number,), (number, values, extra), None, None, set_record
+
 
 class _StatePickler(pickle.Pickler):
     def __init__(self, out: Any, layouts: LayoutWriter):
@@ -227,22 +249,35 @@ class _StatePickler(pickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         """Called by pickle for each object that is not of a built-in type."""
-        cls = type(obj)
-        if cls is Row:
-            return restore_row, (obj._fields, obj._values, obj._row_kind.value)
-        form = self._layouts.form_of(cls)
-        if form is None:
-            return NotImplemented
-        if form.kind == "namedtuple":
-            return restore_tuple, (self._layouts.number(form), tuple(obj))
-        values = form.values(obj)
-        unset: tuple[str, ...] = ()
-        extra = None
-        if values is None:
-            values, unset, extra = form.parts(obj)
-        # The object is made before its fields, so that they may lead back to it.
-        number = self._layouts.number(form, unset)
-        return new_record, (number,), (number, values, extra), None, None, set_record
+        return self._layouts.reduce(obj)
+
+
+class _ByValuePickler(cloudpickle.Pickler):
+    def __init__(self, out: Any, layouts: LayoutWriter):
+        super().__init__(out, 5)
+        self._layouts = layouts
+
+    def reducer_override(self, obj: Any) -> Any:
+        try:
+            reduced = self._layouts.reduce(obj)
+        except pickle.PicklingError:  # a record whose class is found under no name: it goes along
+            reduced = NotImplemented
+        return super().reducer_override(obj) if reduced is NotImplemented else reduced
+
+
+_ATOMS = frozenset((int, float, str, bytes, bool, type(None)))
+
+
+def is_built_in(value: Any) -> bool:
+    """Whether it holds nothing but built-in objects, which a pickle keeps as they are."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return True
+    if kind is tuple or kind is list:
+        return _ATOMS.issuperset(map(type, value))
+    if kind is dict:
+        return _ATOMS.issuperset(map(type, value)) and _ATOMS.issuperset(map(type, value.values()))
+    return False
 
 
 # What the pickles call; the reader of a snapshot puts its own in their place.
@@ -501,74 +536,3 @@ def _constant(value: Any) -> Callable[[], Any]:
 
 def _listed(fields: Sequence[str]) -> str:
     return f"({', '.join(fields)})"
-
-
-# ---- declared types -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class DeclaredType:
-    """What a state descriptor said of one type: its text, and of a named row its fields, which may be
-    added (they become None) and removed.  ``arrow``: an Arrow IPC schema with one field of that type, for who reads
-    state as data; None: Arrow has none, or the snapshot is older."""
-
-    text: str
-    fields: tuple[tuple[str, str], ...] = ()
-    arrow: Optional[bytes] = dataclasses.field(default=None, compare=False)
-
-    @classmethod
-    def of(cls, type_info: Optional[TypeInformation]) -> Optional["DeclaredType"]:
-        if type_info is None:
-            return None
-        fields: tuple[tuple[str, str], ...] = ()
-        if isinstance(type_info, RowTypeInfo):
-            fields = tuple(zip(type_info.get_field_names(), map(repr, type_info.get_field_types())))
-        try:
-            arrow = pa.schema([pa.field("declared", arrow_type_of(type_info))]).serialize().to_pybytes()
-        except InvalidJobError:
-            arrow = None
-        return cls(repr(type_info), fields, arrow)
-
-    @property
-    def arrow_type(self) -> Optional[pa.DataType]:
-        return None if self.arrow is None else pa.ipc.read_schema(pa.py_buffer(self.arrow)).field(0).type
-
-    def to_json(self) -> list:
-        arrow = None if self.arrow is None else base64.b64encode(self.arrow).decode("ascii")
-        return [self.text, [list(field) for field in self.fields], arrow]
-
-    @classmethod
-    def from_json(cls, found: Any) -> Optional["DeclaredType"]:
-        if found is None:
-            return None
-        text, fields, *more = found
-        arrow = base64.b64decode(more[0]) if more and more[0] is not None else None
-        return cls(text, tuple((name, kind) for name, kind in fields), arrow)
-
-
-def row_adapter(old: DeclaredType, new: DeclaredType) -> Optional[Callable[[Any], Any]]:
-    """From a value saved as row type ``old`` to one of ``new``; None: there is no way.
-
-    >>> old = DeclaredType("row<a: long>", (("a", "long"),))
-    >>> new = DeclaredType("row<a: long, b: string>", (("a", "long"), ("b", "string")))
-    >>> row_adapter(old, new)(Row(a=1))
-    Row(a=1, b=None)
-    """
-    if not old.fields or not new.fields:
-        return None
-    was, now = dict(old.fields), dict(new.fields)
-    if any(kind != was.get(name, kind) for name, kind in new.fields):
-        return None
-    if set(now) - set(was) and set(was) - set(now):  # may have been renamed
-        return None
-    names = list(now)
-    old_names = list(was)
-
-    def adapt(row: Any) -> Any:
-        if not isinstance(row, Row):
-            return row
-        values = dict(zip(row._fields or old_names, row._values))
-        kept = names if row._fields is not None else None  # positions stay positions
-        return Row.of_fields(kept, [values.get(name) for name in names], row._row_kind)  # type: ignore[arg-type]
-
-    return adapt

@@ -164,16 +164,21 @@ class IncrementalCleanup:
     their entry expires, 64 buckets a ttl, so an access looks at entries only when some are due.  An entry that was
     accessed meanwhile goes on to a later bucket.  Each key stands in one bucket at most.
 
+    Theirs runs after the access, ours before the next one that comes at a later time: so what an access finds
+    expired is still there to be shown, in all that one record asks for.
+
     Costs a comparison at a read, a look-up at a write (0.05 us), and 40 to 70 bytes a key.
     """
 
-    __slots__ = ("_ttl", "_table", "_size", "_width", "_buckets", "_queued", "due_ms")
+    __slots__ = ("_ttl", "_table", "_size", "_width", "_buckets", "_queued", "_run_ms", "_until_ms", "due_ms")
 
     def __init__(self, ttl: StateTtl, table: MutableMapping, size: int):
         self._ttl, self._table, self._size = ttl, table, size
         self._width = max(1, ttl.ttl_ms // _BUCKETS)
         self._buckets: dict[int, list] = {}
         self._queued: set = set()
+        self._run_ms: float = -_NEVER  # time of the last run
+        self._until_ms: float = -_NEVER  # and of the last one at another time
         #: Before it there is nothing to do.
         self.due_ms: float = _NEVER
         for key, entry in table.items():
@@ -198,10 +203,15 @@ class IncrementalCleanup:
 
     def run(self, now_ms: int) -> None:
         """At an access, when ``now_ms >= due_ms``."""
+        if now_ms != self._run_ms:
+            self._until_ms, self._run_ms = self._run_ms, now_ms
+        until_ms = self._until_ms
+        if until_ms < self.due_ms:
+            return
         kind, table = self._ttl.kind, self._table
-        horizon = now_ms - self._ttl.ttl_ms
+        horizon: int = until_ms - self._ttl.ttl_ms  # type: ignore[assignment]
         left = self._size
-        while left > 0 and now_ms >= self.due_ms:
+        while left > 0 and until_ms >= self.due_ms:
             keys = self._buckets[self.due_ms]  # type: ignore[index]
             while keys and left > 0:
                 key = keys.pop()
@@ -231,7 +241,7 @@ class IncrementalCleanup:
 
 
 class _TtlState:
-    """Base.  ``cleanup``, where the backend has one, runs before each access."""
+    """Base.  ``cleanup``, where the backend has one, is asked at each access."""
 
     def __init__(self, inner: Any, scope: Any, ttl: StateTtl, descriptor: Any):
         self._inner, self._scope = inner, scope

@@ -13,8 +13,6 @@ Source of the names: Flink's State Processor API.
 from __future__ import annotations
 
 import contextlib
-import io
-import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Iterator, Mapping, Optional, Sequence, Union
@@ -38,10 +36,11 @@ from flinkish.messages.checkpoints import (
 from flinkish.state.changelog import LOG_BACKEND, files_in_order
 from flinkish.state.changelog_reader import ChangelogReader
 from flinkish.state.keyed_snapshot import EntryBlock, KeyedSnapshotReader, StateKind, StateMeta
+from flinkish.state.operator_entries import decode_entries
 from flinkish.state.serializers import LayoutWriter
 from flinkish.state.ttl import bare, last_accesses
 from flinkish.state.value_columns import ANYTHING, column_form, encode_column, merge_forms
-from flinkish.state_processor.columns import TEXT, DataLayoutReader, arrow_type_of_form, to_column
+from flinkish.state_processor.columns import TEXT, DataLayoutReader, Record, arrow_type_of_form, to_column
 from flinkish.storage.checkpoint_storage import CheckpointStorage
 
 KeyedHandle = Union[KeyedStateHandle, IncrementalKeyedStateHandle]
@@ -50,6 +49,7 @@ KeyedHandle = Union[KeyedStateHandle, IncrementalKeyedStateHandle]
 PART_BYTES = 64 << 20
 _FOOTERS_AT_ONCE = 16
 _ROWS_AT_ONCE = 50_000
+_DEPTH_MAX = 4  # of records in records that have types: one may hold itself
 
 #: Operator state by how it is dealt out; keyed state has the names of `StateKind`.
 _OPERATOR_KINDS = {
@@ -404,7 +404,7 @@ def _operator_infos(operator: OperatorSnapshot) -> Iterator[StateInfo]:
         parts = {"value": values}
         if of_state[0].mode is DistributionMode.BROADCAST:
             parts = {"map_key": [key for key, _ in values], "value": [value for _, value in values]}
-        types = {role: _type_of_values(column) for role, column in parts.items()}
+        types = {role: arrow_type_of_form(_form_of_values(column)) for role, column in parts.items()}
         yield StateInfo(
             *_identity(operator), name, _OPERATOR_KINDS[of_state[0].mode],
             {role: type_ for role, type_ in types.items() if type_ is not None}, None,
@@ -412,9 +412,13 @@ def _operator_infos(operator: OperatorSnapshot) -> Iterator[StateInfo]:
         )  # fmt: skip
 
 
-def _type_of_values(values: list) -> Optional[pa.DataType]:
+def _form_of_values(values: list, depth: int = 0) -> Any:
+    """What `column_form` says of a file; records of one class have their fields here."""
+    if depth < _DEPTH_MAX and set(map(type, values)) == {Record} and len(set(map(tuple, values))) == 1 and values[0]:
+        parts = [_form_of_values([record[name] for record in values], depth + 1) for name in values[0]]
+        return ["r", list(values[0]), parts]
     layouts = LayoutWriter()
-    return arrow_type_of_form(column_form(encode_column(values, layouts), layouts))
+    return column_form(encode_column(values, layouts), layouts)
 
 
 def _operator_units(operator: OperatorSnapshot, names: Optional[set[str]]) -> Iterator[ReadUnit]:
@@ -429,21 +433,9 @@ def _operator_units(operator: OperatorSnapshot, names: Optional[set[str]]) -> It
             yield ReadUnit(*_identity(operator), (name,), None, index, mode, tuple(entries), size)
 
 
-class _DataUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        return DataLayoutReader().find(module, name, super().find_class)
-
-
 def _entries_of(unit: ReadUnit) -> list[Any]:
-    try:
-        return [_DataUnpickler(io.BytesIO(entry)).load() for entry in unit.entries]
-    except Exception as error:  # unpickling runs code of the values' classes, which may raise anything
-        raise UserError(
-            f'could not read state "{unit.state_names[0]}" as data',
-            where=f'operator "{unit.operator_name}"',
-            why=f"an entry cannot be unpickled: {type(error).__name__}: {error}",
-            do="have the modules of its classes where it is read",
-        ) from error
+    groups = decode_entries(unit.entries, unit.operator_name, unit.state_names[0], DataLayoutReader)
+    return [value for group in groups for value in group.values]
 
 
 # ---- rows ---------------------------------------------------------------------------------------

@@ -40,6 +40,8 @@ READ_BYTES_MAX = 1 << 34
 _CHECKPOINT = re.compile(r"chk-([0-9]{1,19})")
 _SAVEPOINT = re.compile(r"savepoint-[A-Za-z0-9_-]{1,64}")
 _JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+#: What lies in the folder of a checkpoint: files with names by chance, `_metadata`, and what is half written.
+_OWN_FILE = re.compile(r"[0-9a-f]{32}|_metadata|\.[A-Za-z0-9_.-]+\.inprogress")
 _COPY_BYTES = 1 << 20
 _T = TypeVar("_T")
 
@@ -55,7 +57,7 @@ class FoundCheckpoint:
 
 @dataclass(frozen=True)
 class FoundSavepoint:
-    """A folder ``savepoint-...``; ``problem``: why it is no whole savepoint, None when it is one."""
+    """A folder ``savepoint-...`` or ``chk-<n>``; ``problem``: why it is not whole, None when it is."""
 
     location: str
     savepoint: Optional[CompletedCheckpoint] = None
@@ -302,6 +304,10 @@ class CheckpointStorage:
         Raises:
             CorruptSnapshotError: there is none, or it is not whole.
         """
+        return self._load(*self._folder(pointer))
+
+    def _folder(self, pointer: Any) -> tuple[fs.FileSystem, str, str]:
+        """File system, path and location of the folder that ``pointer`` names, or its `_metadata`."""
         uri = absolute_uri(pointer).rstrip("/")
         if uri.startswith("file:"):
             uri = open_file_system(uri)[1]
@@ -313,7 +319,7 @@ class CheckpointStorage:
         path = path.rstrip("/")
         if path.endswith("/" + METADATA):
             path = path[: -len(METADATA) - 1]
-        return self._load(system, path, shown)
+        return system, path, shown
 
     def _load(self, system: fs.FileSystem, folder: str, location: str) -> CompletedCheckpoint:
         path = f"{folder}/{METADATA}"
@@ -327,7 +333,10 @@ class CheckpointStorage:
             )
         if info[0].size > METADATA_BYTES_MAX:
             raise CorruptSnapshotError(
-                "could not read the metadata of a checkpoint", where=location, why=f"it has {info[0].size} bytes"
+                "could not read the metadata of a checkpoint",
+                where=path,
+                why=f"it has {info[0].size} bytes, at most {METADATA_BYTES_MAX} are read",
+                do="restore from another checkpoint or savepoint",
             )
 
         def read() -> bytes:
@@ -344,12 +353,24 @@ class CheckpointStorage:
         return sorted(name for name in folders if _JOB_ID.fullmatch(name))
 
     def list_savepoints(self) -> list[FoundSavepoint]:
-        """All savepoints directly in this folder, newest first, those that are not whole with the reason."""
-        selector = fs.FileSelector(self._base, allow_not_found=True)
-        infos = self._attempt("list", self._base, lambda: self._fs.get_file_info(selector))
+        """All savepoints and checkpoints directly in this folder, newest first, those that are not whole with the
+        reason.
+
+        Raises:
+            CheckpointStorageError: there is no such folder, or it cannot be read.
+        """
+        kind = self._attempt("list", self._base, lambda: self._fs.get_file_info(self._base)).type
+        if kind != fs.FileType.Directory:
+            raise CheckpointStorageError(
+                "could not list savepoints",
+                where=self.directory,
+                why="there is no such folder" if kind == fs.FileType.NotFound else "it is no folder",
+                do="name the folder that savepoints are written into (execution.checkpointing.savepoint-dir)",
+            )
+        infos = self._attempt("list", self._base, lambda: self._fs.get_file_info(fs.FileSelector(self._base)))
         found = []
         for info in infos:
-            if info.type != fs.FileType.Directory or not _SAVEPOINT.fullmatch(info.base_name):
+            if info.type != fs.FileType.Directory or not _is_snapshot(info.base_name):
                 continue
             location = self._uri(info.path)
             try:
@@ -407,13 +428,40 @@ class CheckpointStorage:
         system, path = self._resolve(handle.uri)
         self._delete_file(path, system)
 
+    def files_of_snapshot(self, pointer: Any) -> tuple[str, list[str]]:
+        """Location of a checkpoint's or savepoint's folder, which need not be whole, and the names of its files.
+
+        Raises:
+            CheckpointStorageError: there is none, or it is none by its name and what lies in it.
+        """
+        system, path, location = self._folder(pointer)
+        selector = fs.FileSelector(path, allow_not_found=True)
+        kind = self._attempt("read", path, lambda: system.get_file_info(path)).type
+        infos = [] if kind == fs.FileType.File else self._attempt("list", path, lambda: system.get_file_info(selector))
+        foreign = sorted(
+            info.base_name for info in infos if info.type != fs.FileType.File or not _OWN_FILE.fullmatch(info.base_name)
+        )
+        if kind == fs.FileType.NotFound:
+            why = "there is no such folder"
+        elif kind == fs.FileType.File:
+            why = "it is no folder"
+        elif not _is_snapshot(path.rpartition("/")[2]):
+            why = "its name is not that of a savepoint or checkpoint (savepoint-..., chk-<n>)"
+        elif foreign:
+            why = f"what lies in it is not all of a checkpoint: {', '.join(foreign[:5])}"
+        else:
+            return location, [info.base_name for info in infos]
+        raise CheckpointStorageError(
+            "could not find a savepoint or checkpoint", where=location, why=why, do="name the folder of one"
+        )
+
     def discard(self, location: str) -> None:
         """Delete a checkpoint's or savepoint's folder with all that lies in it; it may be gone already.  Its
         `_metadata` goes first, so that a half-deleted folder is no checkpoint; shared files stay."""
         system, path = self._resolve(location)
         path = path.rstrip("/")
         name = path.rpartition("/")[2]
-        if not _CHECKPOINT.fullmatch(name) and not _SAVEPOINT.fullmatch(name):
+        if not _is_snapshot(name):
             raise CheckpointStorageError(
                 "could not delete a folder", where=without_secrets(location), why="it is no checkpoint or savepoint"
             )
@@ -485,6 +533,10 @@ class CheckpointStorage:
             why=why,
             do="check the folder, its rights and its space (execution.checkpointing.dir)",
         )
+
+
+def _is_snapshot(name: str) -> bool:
+    return bool(_CHECKPOINT.fullmatch(name) or _SAVEPOINT.fullmatch(name))
 
 
 def _sync_folder(path: str) -> None:

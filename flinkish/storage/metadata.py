@@ -37,6 +37,9 @@ from flinkish.messages.deployment import EdgeDescriptor
 
 FORMAT = "flinkish-checkpoint"
 VERSION = 1
+#: How each document begins, and those of Flink (``Checkpoints.HEADER_MAGIC_NUMBER``).
+_HEAD = b'{"format":"%s"' % FORMAT.encode()
+_FLINK_HEAD = bytes.fromhex("4960672d")
 
 
 def encode_metadata(checkpoint: CompletedCheckpoint) -> bytes:
@@ -69,11 +72,13 @@ def decode_metadata(data: bytes, location: str) -> CompletedCheckpoint:
     """
     try:
         document = json.loads(data.decode("utf-8", "surrogatepass"))
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise ValueError(f"it is no document of the format {FORMAT}")
-        version = _typed(document["version"], int)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _corrupt(location, f"{type(error).__name__}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise _corrupt(location, _why_no_document(data, error)) from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise _corrupt(location, f"{_NOT_OURS}: it is JSON without format {FORMAT}")
+    version = document.get("version")
+    if type(version) is not int or version < 1:
+        raise _corrupt(location, f"it has the unknown version {version!r:.100}")
     if version > VERSION:
         raise CorruptSnapshotError(
             "could not read the metadata of a newer flinkish",
@@ -84,8 +89,23 @@ def decode_metadata(data: bytes, location: str) -> CompletedCheckpoint:
         )
     try:
         return _checkpoint_from_json(document, _Files(location))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _corrupt(location, f"{type(error).__name__}: {error}") from error
+    except KeyError as error:
+        raise _corrupt(location, f"it is damaged: {error} is missing") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise _corrupt(location, f"it is damaged: {error}") from error
+
+
+_NOT_OURS = "it is not a metadata file of flinkish"
+
+
+def _why_no_document(data: bytes, error: Exception) -> str:
+    if not data:
+        return f"{_NOT_OURS}: it is empty"
+    if data.startswith(_HEAD) or _HEAD.startswith(data):
+        return f"it is cut off or damaged, it has {len(data)} bytes: {error}"
+    if data.startswith(_FLINK_HEAD):
+        return f"{_NOT_OURS} but of Apache Flink, whose checkpoints cannot be read"
+    return f"{_NOT_OURS}: it begins with {data[:16]!r}"
 
 
 def _corrupt(location: str, why: str) -> CorruptSnapshotError:

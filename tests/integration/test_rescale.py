@@ -49,6 +49,27 @@ def tasks_of(client):
     return sorted(counts.values())
 
 
+def test_a_source_that_has_finished_is_no_obstacle_and_is_not_read_again(cluster, tmp_path):
+    seen = tmp_path / "seen"
+
+    def see(value):
+        if value < 0:
+            with seen.open("a") as out:
+                out.write(f"{value}\n")
+        return value
+
+    env = cluster.get_execution_environment(CHECKPOINTS)
+    short, endless = env.from_collection([-1, -2, -3]).uid("short"), env.from_sequence(0, 10**12).uid("endless")
+    short.union(endless).rebalance().map(see).uid("see").filter(lambda value: False).print()
+    client = env.execute_async("short and endless")
+    wait_until(lambda: describe(client)["status-counts"].get("FINISHED") == 1, "the end of the short source")
+    for parallelism in (2, 1):
+        client.rescale(parallelism).result(30_000)
+        assert tasks_of(client)[-1] == parallelism
+    assert sorted(seen.read_text().split()) == ["-1", "-2", "-3"]
+    client.cancel().result(30_000)
+
+
 def test_a_job_goes_from_one_to_three_to_two_slots_and_counts_every_record_once(cluster, tmp_path):
     client = begin(cluster, tmp_path)
     assert tasks_of(client) == [1, 1]

@@ -215,3 +215,51 @@ def test_a_changelog_is_kept_with_either_state_backend():
     settings = {"state.changelog.enabled": "true", "state.changelog.periodic-materialize.interval": "1 min"}
     for backend in ("rocksdb", "hashmap"):
         assert check_configuration({**settings, "state.backend.type": backend}) == []
+
+
+FLOATS = [option for option in options.ALL_OPTIONS.values() if isinstance(option.default, float)]
+
+
+@pytest.mark.parametrize("option", FLOATS, ids=lambda option: option.key)
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1", "1e300", float("nan"), float("inf")])
+def test_every_ratio_and_factor_has_limits_that_nan_and_infinity_are_not_in(option, value):
+    with pytest.raises(ConfigurationError, match=option.key) as refused:
+        check_configuration({option.key: value})
+    assert "a number from " in refused.value.why and "from " in refused.value.do
+
+
+def test_a_ratio_goes_from_0_to_1():
+    assert len(FLOATS) == 4
+    jitter = options.RESTART_EXPONENTIAL_JITTER
+    assert [jitter.parse(text) for text in ("0", "1", "0.25")] == [0, 1, 0.25]
+    with pytest.raises(ConfigurationError, match="5") as refused:
+        jitter.parse("5")
+    assert refused.value.why == "it is a number from 0 to 1"
+
+
+CHOICES = [(option, choice) for option in options.ALL_OPTIONS.values() for choice in option.choices]
+
+
+@pytest.mark.parametrize("option, choice", CHOICES, ids=lambda part: getattr(part, "key", part))
+def test_words_are_taken_in_any_letter_case_and_with_either_dash(option, choice):
+    for text in (choice, choice.lower(), choice.upper(), choice.title(), f" {choice} "):
+        for other in (text, text.replace("_", "-"), text.replace("-", "_")):
+            assert option.read({option.key: other}) == choice
+    with pytest.raises(ConfigurationError, match="it has other values"):
+        option.parse(choice + "x")
+
+
+@pytest.mark.parametrize(
+    "word, kind",
+    [
+        ("off", "none"),
+        ("disable", "none"),
+        ("None", "none"),
+        ("fixeddelay", "fixed-delay"),
+        ("FailureRate", "failure-rate"),
+        ("exponentialdelay", "exponential-delay"),
+    ],
+)
+def test_restart_strategies_have_the_other_words_of_flink(word, kind):
+    assert options.read({"restart-strategy": word}, options.RESTART_STRATEGY) == kind
+    assert check_configuration({"restart-strategy.type": word}) == []

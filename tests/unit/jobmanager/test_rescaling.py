@@ -220,7 +220,54 @@ def test_one_rescaling_at_a_time_and_only_of_a_job_that_runs():
     starting = JobMaster(JobDescription(graph(vertex("v"))), random.Random(1))
     starting.start(0)
     [refused] = step(starting, RescaleRequested("j", 9, 2))
-    assert refused.error.why == "not all of its tasks run, it is RUNNING"
+    assert refused.error.why == "it waits for 1 of 1 slots" and refused.error.do == "ask again when these run"
+
+
+def refusal(job):
+    [refused] = step(job, RescaleRequested("j", 9, 2))
+    return refused.error
+
+
+def test_a_job_whose_tasks_have_finished_in_part_is_rescaled_like_any_other():
+    job = running(parallelism=2)
+    step(job, changed(job, ("v", 0), "FINISHED"))
+    step(job, RescaleRequested("j", 7, 1))
+    for key in (("v", 1), ("w", 0), ("w", 1)):
+        message = AcknowledgeCheckpoint(execution(*key), 1, SubtaskState())
+        step(job, FromSlot(job.executions[key].slot_id, message))
+    step(job, CheckpointEvent("j", MetadataStored(1)))
+    effects = all_change(job, "CANCELED")
+    [rescaled] = [effect for effect in effects if isinstance(effect, JobRescaled)]
+    assert parallelism_of(rescaled.job_graph) == [1, 1]
+    assert RescaleResult(7) in run(job)
+
+
+def test_who_cannot_rescale_is_told_which_tasks_the_job_waits_for_and_when_it_is_too_late():
+    job = running()
+    all_change(job, "CANCELED")  # by themselves: a failure, and the job begins anew
+    for slot in job.slots:
+        step(job, FromSlot(slot.slot_id, TasksDeployed("j", job.attempt)))
+    step(job, changed(job, ("v", 0), "RUNNING"))
+    step(job, changed(job, ("v", 0), "FINISHED"))
+    error = refusal(job)
+    assert error.why == "it waits for 1 tasks to run: w (1/1) is INITIALIZING"
+    assert error.do == "ask again when these run"
+    step(job, changed(job, ("w", 0), "RUNNING"))
+    step(job, CancelRequested("j"))
+    error = refusal(job)
+    assert error.why == "it is CANCELLING" and "another job" in error.do
+
+
+def test_when_only_its_sinks_are_left_a_job_is_not_rescaled():
+    job_graph = graph(vertex("v"))
+    job = JobMaster(JobDescription(job_graph, restart_strategy=FixedDelayRestart(5, 0), commits=True), random.Random(1))
+    job.start(0)
+    step(job, SlotsAllocated("j", SLOTS[:1]))
+    run(job)
+    all_change(job, "FINISHED")
+    assert job.status is JobStatus.RUNNING
+    error = refusal(job)
+    assert "all of its tasks have finished" in error.why and "another job" in error.do
 
 
 def test_the_parallelism_that_it_has_is_nothing_to_do():

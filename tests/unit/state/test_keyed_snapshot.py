@@ -10,8 +10,6 @@ import os
 import select
 import signal
 import struct
-import sys
-import types
 import uuid
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -469,20 +467,6 @@ def test_a_footer_that_names_what_cannot_be_is_refused(change):
 
 
 # ---- changed classes ----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def module(monkeypatch):
-    """A module whose classes are declared anew, as by another version of the program."""
-    made = types.ModuleType("program_of_test")
-    monkeypatch.setitem(sys.modules, made.__name__, made)
-
-    def declare(text):
-        made.__dict__.update(dataclass=dataclass, field=field, NamedTuple=NamedTuple, Any=Any)
-        exec(text, made.__dict__)
-        return made
-
-    return declare
 
 
 OLD = "@dataclass{}\nclass Visit:\n    user: str\n    count: int"

@@ -118,14 +118,50 @@ def test_a_disabled_ttl_leaves_the_plain_state():
     assert world.at(10_000).value() == 1
 
 
+CLEANUPS = {
+    "none": lambda config: config.disable_cleanup_in_background(),
+    "in background": lambda config: config,
+    "at each access": lambda config: config.cleanup_incrementally(100, False),
+    "at each record": lambda config: config.cleanup_incrementally(100, True),
+}
+
+
+@pytest.mark.parametrize("cleanup", CLEANUPS)
 @pytest.mark.parametrize("kind", ["value", "reduce", "aggregate"])
-def test_what_is_not_cleaned_up_can_be_returned_once(kind):
-    world = World(kind, ttl().return_expired_if_not_cleaned_up().disable_cleanup_in_background())
+def test_what_is_not_cleaned_up_can_be_returned_once(kind, cleanup):
+    world = World(kind, CLEANUPS[cleanup](ttl().return_expired_if_not_cleaned_up()))
     read = world.state.value if kind == "value" else world.state.get
     (world.state.update if kind == "value" else world.state.add)(1)
     world.at(500)
+    world.backend.current_key = "k"  # a record comes
     assert read() == ([1] if kind == "aggregate" else 1)
     assert read() is None
+
+
+@pytest.mark.parametrize("cleanup", CLEANUPS)
+def test_expired_elements_and_entries_can_be_returned_once(cleanup):
+    config = CLEANUPS[cleanup](ttl().return_expired_if_not_cleaned_up())
+    world = World("list", config)
+    world.at(0).add(1)
+    world.at(50).add(2)
+    world.at(120).add(3)
+    world.backend.current_key = "k"
+    assert world.state.get() == [1, 2, 3] and world.state.get() == [2, 3]
+    world = World("map", config)
+    world.at(0).put_all({"a": 1, "b": 2})
+    world.at(50).put("c", 3)
+    world.at(120)
+    world.backend.current_key = "k"
+    assert not world.state.is_empty() and world.state.get("a") == 1 and world.state.get("a") is None
+    assert dict(world.state.items()) == {"b": 2, "c": 3} and dict(world.state.items()) == {"c": 3}
+
+
+def test_what_was_due_at_an_earlier_access_is_cleaned_up_and_not_returned():
+    world = World("map", ttl().return_expired_if_not_cleaned_up())
+    world.at(0).put_all({"a": 1, "b": 2})
+    assert world.at(120).get("a") == 1
+    assert world.at(121).get("b") is None and not world.kept
+    world.state.cleanup.check()
 
 
 def test_elements_of_a_list_expire_one_by_one():
@@ -210,6 +246,7 @@ def test_an_access_removes_a_few_expired_entries_of_other_keys():
         world.backend.current_key = key
         world.state.update(key)
     world.backend.current_key = "other"
+    world.at(199).value()  # what is due here goes with the accesses after this time
     world.at(200)
     left = []
     for _ in range(5):
@@ -228,10 +265,12 @@ def test_cleanup_spares_what_was_accessed_meanwhile():
         world.backend.current_key = key
         world.at(80).update(key)
     world.backend.current_key = "other"
-    world.at(110).value()
+    for ms in (110, 111):
+        world.at(ms).value()
     assert sorted(world.kept) == [0, 1, 2, 3, 4]
     world.state.cleanup.check()
-    world.at(200).value()
+    for ms in (200, 201):
+        world.at(ms).value()
     assert not world.kept
     world.state.cleanup.check()
 
@@ -241,9 +280,11 @@ def test_cleanup_drops_the_expired_part_of_lists_and_maps():
     world.at(0).add(1)
     world.at(50).add(2)
     world.backend.current_key = "other"
-    world.at(110).get()
+    for ms in (110, 111):
+        world.at(ms).get()
     assert world.kept == {"k": [(2, 50)]}
-    world.at(160).get()
+    for ms in (160, 161):
+        world.at(ms).get()
     assert not world.kept
 
 
@@ -255,7 +296,8 @@ def test_by_default_five_entries_an_access_are_cleaned_up_and_none_when_that_is_
             world.backend.current_key = key
             world.state.update(key)
         world.backend.current_key = "other"
-        world.at(200).value()
+        for ms in (200, 201):
+            world.at(ms).value()
         counts.append(len(world.kept))
     assert counts == [5, 10]
 
@@ -264,8 +306,8 @@ def test_an_empty_entry_goes_with_the_next_access():
     world = World("list", None)
     world.kept["empty"] = []
     world = world.restored("list", ttl())
-    world.clock.set(TTL)
-    world.state.get()
+    for ms in (TTL, TTL + 1):
+        world.at(ms).get()
     assert not world.kept
     world.state.cleanup.check()
 
@@ -276,8 +318,9 @@ def test_cleanup_can_run_at_every_record():
     for key in range(4):
         world.backend.current_key = key
         world.state.update(key)
-    world.clock.set(200)
-    world.backend.current_key = "other"  # the state is not asked
+    for ms in (200, 201):
+        world.clock.set(ms)
+        world.backend.current_key = "other"  # the state is not asked
     assert len(world.kept) == 2 and world.backend.current_key == "other"
     assert type(plain) is HeapKeyedStateBackend  # others pay nothing
 

@@ -33,6 +33,7 @@ from flinkish.messages.checkpoints import (
 )
 from flinkish.shell import snapshot_executor
 from flinkish.state.key_groups import key_group
+from flinkish.state.operator_state import OperatorStateBackend
 from flinkish.state_processor import (
     KeyedStateBootstrap,
     OperatorIdentifier,
@@ -335,6 +336,28 @@ def test_operator_state_has_its_subtask_and_broadcast_state_one_copy(savepoint, 
     assert rows(reader.read_table(state_name="rules"), "state_kind", "map_key", "value") == [
         ("BROADCAST", "limit", 5)
     ]
+
+
+@dataclass
+class Offset:
+    partition: str
+    number: int
+
+
+def test_records_in_operator_state_are_read_without_their_classes(savepoint, tmp_path, monkeypatch):
+    checkpoint = CheckpointStorage(tmp_path).load(savepoint)
+    backend = OperatorStateBackend("every")
+    backend.get_list_state(ListStateDescriptor("offsets")).add_all([Offset("p1", 1), Offset("p2", 2)])
+    backend.get_broadcast_state(MapStateDescriptor("rules", Types.STRING(), Types.LONG())).put("limit", 5)
+    operator = next(operator for operator in checkpoint.operators.values() if operator.uid == "every")
+    operator = replace(operator, subtasks={0: OperatorSubtaskState((), backend.snapshot())})
+    reader = SavepointReader(replace(checkpoint, operators={operator.operator_id: operator}), savepoint, {})
+    monkeypatch.delitem(globals(), "Offset")
+    assert rows(reader.read_table(state_name="offsets"), "position", "value") == [
+        (0, {"partition": "p1", "number": 1}),
+        (1, {"partition": "p2", "number": 2}),
+    ]
+    assert rows(reader.read_table(state_name="rules"), "map_key", "value") == [("limit", 5)]
 
 
 # ---- writing ------------------------------------------------------------------------------------

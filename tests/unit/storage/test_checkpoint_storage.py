@@ -127,7 +127,7 @@ def test_a_folder_without_whole_metadata_is_never_chosen_and_is_told(storage):
     assert found == good
     reasons = {part.checkpoint_id: part.problem for part in passed_over}
     assert list(reasons) == [6, 5, 4]
-    assert "checkpoint 7" in storage.list_checkpoints(JOB)[0].problem and "JSONDecodeError" in reasons[5]
+    assert "checkpoint 7" in storage.list_checkpoints(JOB)[0].problem and "cut off or damaged" in reasons[5]
     assert "no _metadata" in reasons[4]
     assert [part.problem is None for part in storage.list_checkpoints(JOB)] == [False, False, False, True]
     with pytest.raises(CorruptSnapshotError, match="it was not completed"):

@@ -102,3 +102,31 @@ def content(document):
 def test_what_is_no_document_is_refused(data):
     with pytest.raises(CorruptSnapshotError):
         decode_metadata(data, "/c/job/chk-1")
+
+
+WHOLE = encode_metadata(checkpoint())
+
+
+@pytest.mark.parametrize(
+    "data, why",
+    [
+        (b"", "it is not a metadata file of flinkish: it is empty"),
+        (b"\xff\xfe\0\1", "it is not a metadata file of flinkish: it begins with b'\\xff\\xfe\\x00\\x01'"),
+        (b"garbage", "it is not a metadata file of flinkish: it begins with b'garbage'"),
+        (b"[" * 100_000, "it is not a metadata file of flinkish: it begins with"),
+        (b'{"a": 1}', "it is not a metadata file of flinkish: it is JSON without format"),
+        (b"null", "it is not a metadata file of flinkish: it is JSON without format"),
+        (b"\x49\x60\x67\x2d\0\0\0\4\0\0", "it is not a metadata file of flinkish but of Apache Flink"),
+        (WHOLE[:10], "it is cut off or damaged, it has 10 bytes"),
+        (WHOLE[:-5], f"it is cut off or damaged, it has {len(WHOLE) - 5} bytes"),
+        (WHOLE[:50] + b"\xff" + WHOLE[51:], f"it is cut off or damaged, it has {len(WHOLE)} bytes"),
+        (b'{"format":"flinkish-checkpoint"}', "it has the unknown version None"),
+        (b'{"format":"flinkish-checkpoint","version":0}', "it has the unknown version 0"),
+        (b'{"format":"flinkish-checkpoint","version":1}', "it is damaged: 'end' is missing"),
+    ],
+)
+def test_what_is_no_metadata_says_what_it_is(data, why):
+    with pytest.raises(CorruptSnapshotError) as caught:
+        decode_metadata(data, "/c/job/chk-1")
+    assert caught.value.why.startswith(why) and "Error" not in caught.value.why
+    assert caught.value.where == "/c/job/chk-1/_metadata" and caught.value.do

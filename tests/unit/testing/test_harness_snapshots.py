@@ -1,6 +1,6 @@
 """Snapshots of a piece of pipeline: cut anywhere, restored at any parallelism, the output is the same."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Callable
 
 import pytest
@@ -399,6 +399,58 @@ def test_state_that_nobody_asks_for_after_a_restore_is_in_the_next_snapshot_agai
     with StreamTestHarness.restore(build(Numbering()), snapshot) as harness:
         harness.process_element("y")
         assert harness.output == [StreamRecord(("y", 2))]
+
+
+@dataclass
+class Remark:
+    text: str
+
+
+class Remembering(MapFunction, CheckpointedFunction):
+    """Says what it has in a list, union list and broadcast state, and puts the record into each."""
+
+    def __init__(self, type_info: Any = None):
+        self.type_info = type_info
+
+    def initialize_state(self, context):
+        store = context.get_operator_state_store()
+        self.split = store.get_list_state(ListStateDescriptor("split", self.type_info))
+        self.union = store.get_union_list_state(ListStateDescriptor("union", self.type_info))
+        self.broadcast = store.get_broadcast_state(MapStateDescriptor("broadcast", None, self.type_info))
+
+    def snapshot_state(self, context): ...
+
+    def map(self, value):
+        found = self.split.get(), self.union.get(), list(self.broadcast.values())
+        self.split.add(value)
+        self.union.add(value)
+        self.broadcast.put(0, value)
+        return found
+
+
+def test_operator_state_goes_on_when_a_class_has_got_a_field(monkeypatch):
+    build = lambda s: s.map(Remembering()).uid("remembering")  # noqa: E731
+    with StreamTestHarness(build) as harness:
+        harness.process_element(Remark("a"))
+        snapshot = harness.snapshot()
+
+    @dataclass
+    class Changed:
+        text: str
+        tags: list = field(default_factory=lambda: ["new"])
+
+    monkeypatch.setattr(f"{__name__}.Remark", Changed)
+    with StreamTestHarness.restore(build, snapshot) as harness:
+        harness.process_element(5)
+        assert harness.output == [StreamRecord(([Changed("a", ["new"])],) * 3)]
+
+
+def test_operator_state_of_another_declared_type_is_refused():
+    with StreamTestHarness(lambda s: s.map(Remembering(Types.LONG())).uid("remembering")) as harness:
+        harness.process_element(5)
+        snapshot = harness.snapshot()
+    with pytest.raises(StateMigrationError, match='state "split": its declared type string does not fit'):
+        StreamTestHarness.restore(lambda s: s.map(Remembering(Types.STRING())).uid("remembering"), snapshot)
 
 
 def test_another_max_parallelism_is_refused_with_both_numbers():
