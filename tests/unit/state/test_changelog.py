@@ -411,7 +411,8 @@ def test_a_time_to_live_is_kept_and_one_that_is_new_changes_all_entries(shared):
     second = take(again, shared, 3)
     assert len(names(second)) == len(names(first)) + 1
     now[0] = 70_000
-    again.current_key = 7  # with the cleanup of all others, at every record
+    again.current_key = 7
+    now[0] = 70_001  # from here on what was due then goes, at every record
     for _ in KEYS:
         again.current_key = 7
     third = take(again, shared, 4)
