@@ -333,6 +333,7 @@ class DeployedTasks:
             waiting = [e for e in waiting if e not in set(free)]
         return [self.tasks[execution] for execution in ordered if execution in self.tasks]
 
+
 def _explaining(
     spec: Any, edge: Any, environment: TaskEnvironment
 ) -> Callable[[BaseException], BaseException]:

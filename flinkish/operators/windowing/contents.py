@@ -91,14 +91,8 @@ class Records(WindowContents):
             table[entry] = values
 
 
-class TimestampedRecords(WindowContents):
+class TimestampedRecords(Records):
     """All records with their times, as evictors want them."""
 
     def add(self, entry, value, timestamp):
-        table = self.table
-        values = table.get(entry)
-        if values is None:
-            table[entry] = [(value, timestamp)]
-        else:
-            values.append((value, timestamp))
-            table[entry] = values
+        super().add(entry, (value, timestamp), timestamp)
