@@ -163,6 +163,9 @@ class BarrierAligner:
         """A CancelCheckpointMarker was taken from ``channel``."""
         effects = self._skip(channel, checkpoint_id)
         if checkpoint_id > self.latest and checkpoint_id not in self.given_up:
+            # The marker goes on, and behind it no barrier of an older one may come.
+            for older in [known for known in self.pending if known < checkpoint_id]:
+                effects += self._give_up(older, CheckpointFailureReason.SUBSUMED)
             effects += self._give_up(checkpoint_id, CheckpointFailureReason.ON_CANCELLATION_BARRIER)
         return effects
 

@@ -185,7 +185,7 @@ class Task:
         self._in_flight = InFlightCollector(
             self.execution.subtask_index, self.gates, self.writers, lambda data: on_in_flight(self, data)
         )
-        self._latest_barrier = 0  # id of the last one that has gone out
+        self._latest_sent = 0  # id of the last barrier or marker that has gone out
         self._hurries = False  # a barrier waits to overtake: outputs may be overdrawn
         #: Snapshots that are not stored yet; the slot counts them.
         self.unstored = 0
@@ -658,7 +658,9 @@ class Task:
         else:
             assert isinstance(order, GiveUp), order
             self._in_flight.drop(order.checkpoint_id)
-            if order.checkpoint_id > self._latest_barrier:
+            # Who has got the barrier or the marker of a younger one has given this one up.
+            if order.checkpoint_id > self._latest_sent:
+                self._latest_sent = order.checkpoint_id
                 marker = CancelCheckpointMarker(order.checkpoint_id)
                 for writer in self.writers:
                     writer.emit_marker(marker)
@@ -669,7 +671,7 @@ class Task:
         checkpoint_id, kind = barrier.checkpoint_id, barrier.options.kind
         yield from self.chain.prepare_snapshot_pre_barrier(checkpoint_id)
         in_flight = self._in_flight.send_barrier(order, self._rest_of_batch())
-        self._latest_barrier = checkpoint_id
+        self._latest_sent = checkpoint_id
         parts = self.chain.snapshot_state(checkpoint_id, barrier.timestamp_ms, barrier.options)
         metrics = CheckpointMetrics(
             alignment_duration_ms=order.alignment_ms,

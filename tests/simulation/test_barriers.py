@@ -10,7 +10,7 @@ from flinkish.taskmanager.barrier_aligner import BarrierAligner, Resume, TakeSna
 from tests.simulation.barrier_world import BarrierWorld
 from tests.simulation.worlds import first_failure
 
-SEEDS = 250
+SEEDS = 2_000
 SEEDS_TO_CATCH = 500
 
 

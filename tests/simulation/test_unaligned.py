@@ -9,7 +9,7 @@ from flinkish.taskmanager.in_flight_collector import InFlightCollector
 from tests.simulation.unaligned_world import UnalignedWorld
 from tests.simulation.worlds import first_failure
 
-SEEDS = 40
+SEEDS = 2_000
 SEEDS_TO_CATCH = 500
 
 
@@ -22,8 +22,8 @@ def test_what_barriers_overtake_is_taken_once_and_in_order_by_whoever_goes_on():
 
     failure = first_failure(make, range(SEEDS))
     assert failure is None, failure[1]
-    assert sum(world.in_flight_seen for world in worlds) > 300
-    assert sum(world.replayed for world in worlds) > 100
+    assert sum(world.in_flight_seen for world in worlds) > 10_000
+    assert sum(world.replayed for world in worlds) > 3_000
 
 
 # ---- broken aligners ----------------------------------------------------------------------------
@@ -125,7 +125,7 @@ COLLECTORS = [
     (KeepsWhatItHasNotSentTwice, 0),
     (IsCompleteBeforeItsChannelsAre, 0),
     (ForgetsWhatArrivesLater, 14),
-    (MixesUpTheOrder, 199),
+    (MixesUpTheOrder, 0),
 ]
 
 

@@ -34,7 +34,7 @@ class UnalignedWorld(BarrierWorld):
     """``collector``: class under test."""
 
     unaligned = True
-    counts = (10, 40, 80)
+    counts = (8, 20, 50)
     frame_records = (3, 16, 64)
     steps_max = 40_000
 

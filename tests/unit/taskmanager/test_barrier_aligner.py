@@ -73,6 +73,14 @@ def test_at_least_once_never_holds_a_channel():
     ]  # fmt: skip
 
 
+def test_at_least_once_nothing_older_is_complete_behind_a_marker_that_has_gone_on():
+    aligner = Checked([1, 2])
+    loose = {"exactly_once": False}
+    aligner.barrier(1, barrier(1, **loose), 0)
+    assert aligner.cancelled(1, 2) == [GiveUp(1, SUBSUMED), GiveUp(2, CANCELLED)]
+    assert aligner.barrier(2, barrier(1, **loose), 5) == [Resume((2,))]
+
+
 def test_a_newer_barrier_supersedes_what_can_not_be_complete_any_more():
     aligner = Checked([1, 2])
     aligner.barrier(1, barrier(1), 0)
