@@ -15,7 +15,10 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional, Sequence
 
+from flinkish.datastream.field_aggregates import FieldAggregates
 from flinkish.datastream.partitioners import StreamPartitioner
+from flinkish.datastream.triggers import EventTimeTrigger
+from flinkish.datastream.window_assigners import SlidingEventTimeWindows, TumblingEventTimeWindows
 
 _ids = itertools.count(1)
 
@@ -110,7 +113,7 @@ class WindowOperator(Operator):
     ``kind``: "reduce", "aggregate", "apply" or "process".  ``function`` reduces or aggregates
     (None for "apply"/"process"); ``window_function`` sees the window, the key and its content
     (None: the reduced value is emitted as it is).  ``trigger``: None, the assigner's own.  ``evictor``: None, every
-    record stays until the window goes.
+    record stays until the window goes.  ``on_columns``: it runs on column batches; the graph decides that.
     """
 
     assigner: Any
@@ -121,6 +124,32 @@ class WindowOperator(Operator):
     allowed_lateness_ms: int = 0
     late_data_tag: Any = None
     evictor: Any = None
+    on_columns: bool = False
+
+    @property
+    def is_aligned(self) -> bool:
+        """All keys share its windows, and nothing but the watermark fires them."""
+        if type(self.assigner) not in (TumblingEventTimeWindows, SlidingEventTimeWindows):
+            return False
+        return self.evictor is None and (self.trigger is None or type(self.trigger) is EventTimeTrigger)
+
+    @property
+    def can_run_on_columns(self) -> bool:
+        return (
+            isinstance(self.function, FieldAggregates)
+            and self.function.key_field is not None
+            and self.is_aligned
+            and not self.allowed_lateness_ms
+            and self.late_data_tag is None
+        )
+
+    @property
+    def takes_columns(self) -> bool:
+        return self.on_columns
+
+    @property
+    def gives_columns(self) -> bool:
+        return self.on_columns
 
 
 @dataclass

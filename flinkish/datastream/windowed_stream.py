@@ -10,6 +10,7 @@ from flinkish.common.typeinfo import TypeInformation
 from flinkish.datastream.aggregations import field_aggregation
 from flinkish.datastream.data_stream import DataStream
 from flinkish.datastream.evictors import Evictor
+from flinkish.datastream.field_aggregates import KEY, Description, FieldAggregates, NamedResult, described
 from flinkish.datastream.fields import Field
 from flinkish.datastream.function_adapters import (
     all_window_function_of,
@@ -140,6 +141,27 @@ class _WindowedStream:
 
     def max_by(self, position_to_max_by: Field = 0, first: bool = True) -> DataStream:
         return self._of_field("max_by", position_to_max_by, first)
+
+    def aggregate_fields(self, **aggregates: Description) -> DataStream:
+        """Several aggregates of fields at once, by the names that they get in the result::
+
+            trades.key_by("symbol").window(...).aggregate_fields(
+                volume=("amount", "sum"), highest=("price", "max"), trades="count")
+
+        gives a Row of ``symbol`` (``key`` where the key is not one named field), ``window_start``, ``window_end`` (ms
+        since the epoch), ``volume``, ``highest`` and ``trades`` for each key and window.  Nulls are left out, as in SQL.
+        Where the records are columns (a DataFrame, Parquet files), no Python code runs for each of them.
+
+        Args:
+            aggregates: ``(field, kind)``, the field by position or name, the kind one of avg, count, max, min and sum;
+                or ``"count"``: of the records.
+        Raises:
+            InvalidJobError: an aggregate is unknown, or its name is taken.
+        """
+        key_field = self._keyed_stream.transformation.partitioner.key_field
+        key_name = key_field if isinstance(key_field, str) else KEY
+        function = FieldAggregates(described(aggregates, key_name), key_field)
+        return self._apply("aggregate", function, NamedResult(function), None)
 
     def _of_field(self, method: str, field: Field, first: bool = True) -> DataStream:
         record_type = self._keyed_stream.transformation.output_type

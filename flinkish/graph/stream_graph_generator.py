@@ -12,6 +12,7 @@ import functools
 import hashlib
 import heapq
 import re
+from dataclasses import replace
 from typing import Any, Iterable, Mapping, NamedTuple, Optional, Sequence
 
 from flinkish.common import options
@@ -116,6 +117,7 @@ class StreamGraphGenerator:
         check_state_backend(options.read(self.configuration, options.STATE_BACKEND))
         if not options.read(self.configuration, options.PIPELINE_AUTO_GENERATE_UIDS):
             self._check_uids()
+        self._choose_columns()
         self._insert_conversions()
         nodes = {node.id: node for node in _topological(self._nodes)}
         _assign_operator_ids(nodes.values(), self._physical)
@@ -259,6 +261,23 @@ class StreamGraphGenerator:
         target.in_edges.append(edge)
 
     # ---- physical forms -------------------------------------------------------------------------
+
+    def _choose_columns(self) -> None:
+        """Windows that can run on columns and get nothing else, inputs before outputs.  RocksDB and a changelog keep
+        state by entry, not in arrays."""
+        backend, changelog = (
+            options.read(self.configuration, option) for option in (options.STATE_BACKEND, options.CHANGELOG_ENABLED)
+        )
+        if backend != "hashmap" or changelog:
+            return
+        for node in _topological(self._nodes):
+            if isinstance(node.operator, WindowOperator) and node.operator.can_run_on_columns and all(
+                self._nodes[edge.source_id].operator.gives_columns
+                and edge.output_tag is None
+                and _runs_on_columns(edge.partitioner)
+                for edge in node.in_edges
+            ):
+                node.operator = replace(node.operator, on_columns=True)
 
     def _insert_conversions(self) -> None:
         next_id = max(self._nodes) + 1

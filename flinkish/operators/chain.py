@@ -45,6 +45,7 @@ from flinkish.operators.timestamps_and_watermarks import TimestampsAndWatermarks
 from flinkish.operators.user_errors import travel_error, user_error
 from flinkish.operators.watermarks import CombinedWatermark
 from flinkish.operators.window import AlignedWindowOperator
+from flinkish.operators.windowing.column_windows import ColumnWindowOperator
 
 _TWO_INPUTS = (CoMapOperator, CoFlatMapOperator, CoProcessOperator, KeyedCoProcessOperator)
 
@@ -164,6 +165,8 @@ class OperatorChain:
                 yield from run
         elif isinstance(operator, SinkWriterOperator):
             operator.write_columns(columns, timestamps)
+        elif isinstance(operator, ColumnWindowOperator):
+            operator.process_columns(columns, timestamps)
         else:
             raise InternalError(f'operator "{operator.name}" got columns, and takes rows')
 
@@ -237,8 +240,16 @@ class OperatorChain:
                 yield from self._advance(target.node, watermark)
 
     def _drain(self, node: Node, items: Iterable[Item]) -> Iterator[None]:
+        if node.operator.fires_columns:
+            return self._drain_columns(node, items)
         run = self._code.drain(node, items)
         return iter(()) if run is None else run
+
+    def _drain_columns(self, node: Node, items: Iterable[Any]) -> Iterator[None]:
+        for columns, timestamps in items:
+            yield from self._columns_after(node, columns, timestamps)
+            while self.room() <= 0:
+                yield
 
     def _send_status(self, node: Node, idle: bool) -> None:
         """The status reaches ``node``; operators that make watermarks of their own keep it."""

@@ -20,7 +20,8 @@ from flinkish.operators.reduce import StreamGroupedReduce
 from flinkish.operators.sink import SinkFunctionOperator, SinkWriterOperator
 from flinkish.operators.source import SourceOperator
 from flinkish.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
-from flinkish.operators.window import AlignedWindowOperator, is_aligned
+from flinkish.operators.window import AlignedWindowOperator
+from flinkish.operators.windowing.column_windows import ColumnWindowOperator
 from flinkish.operators.windowing.window_operator import WindowOperator
 
 _OPERATORS: dict[type, type[RuntimeOperator]] = {
@@ -49,7 +50,9 @@ def create_operator(spec: ChainedOperator, environment: TaskEnvironment) -> Runt
         )
         return kind(spec, environment)
     if isinstance(description, described.WindowOperator):
-        return (AlignedWindowOperator if is_aligned(description) else WindowOperator)(spec, environment)
+        if description.on_columns:
+            return ColumnWindowOperator(spec, environment)
+        return (AlignedWindowOperator if description.is_aligned else WindowOperator)(spec, environment)
     found = _OPERATORS.get(type(description))
     if found is None:
         raise InternalError(

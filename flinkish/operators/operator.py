@@ -81,6 +81,8 @@ class RuntimeOperator:
     tagged_results = False
     #: `fire` can have output.
     fires = False
+    #: What `fire` gives are (column batch, event times).
+    fires_columns = False
     #: What the API calls a plain callable in this place.
     function_role = "the function"
 

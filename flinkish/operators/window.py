@@ -20,12 +20,7 @@ import math
 from heapq import heappop, heappush
 from typing import Any, Iterator, Optional
 
-from flinkish.datastream.window import (
-    EventTimeTrigger,
-    SlidingEventTimeWindows,
-    TimeWindow,
-    TumblingEventTimeWindows,
-)
+from flinkish.datastream.window import SlidingEventTimeWindows, TimeWindow
 from flinkish.messages.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from flinkish.operators.copying import freeze
 from flinkish.operators.operator import Item
@@ -35,14 +30,6 @@ from flinkish.operators.windowing.contexts import FiredWindow
 from flinkish.state.keyed_snapshot import StateKind
 
 _MISSING = object()
-
-
-def is_aligned(operator: Any) -> bool:
-    """Whether `AlignedWindowOperator` runs a described window: then all keys share its windows, and nothing but the
-    watermark fires them."""
-    if type(operator.assigner) not in (TumblingEventTimeWindows, SlidingEventTimeWindows):
-        return False
-    return operator.evictor is None and (operator.trigger is None or type(operator.trigger) is EventTimeTrigger)
 
 
 class AlignedWindowOperator(WindowOperatorBase):

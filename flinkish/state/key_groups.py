@@ -14,10 +14,9 @@ from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from flinkish.common.types import Row
-from flinkish.errors import InvalidJobError, UnstableKeyError
+from flinkish.errors import InvalidJobError
+from flinkish.state.column_memo import ColumnMemo
 from flinkish.state.key_encoding import (
     NAN,
     canonical_and_storable,
@@ -206,15 +205,15 @@ _CHUNK = 1 << 14  # texts at once: they fit into the cache
 
 
 def key_groups_of_column(
-    column: Any, max_parallelism: int, memo: Optional[KeyMemo] = None
+    column: Any, max_parallelism: int, memo: Optional[ColumnMemo] = None
 ) -> np.ndarray:
     """Key groups of a whole column, equal to those of its values as Python objects.
 
     Args:
         column: ``pyarrow.Array`` or ``ChunkedArray``, n values.
         max_parallelism: groups there are.
-        memo: from value to group, kept by the caller over batches (factory:
-            ``lambda key: key_group(key, max_parallelism)``).
+        memo: from value to group, kept by the caller over batches (of ``lambda key: key_group(key,
+            max_parallelism)``).
     Returns:
         int32 array of shape ``[n]``.
     Raises:
@@ -224,71 +223,14 @@ def key_groups_of_column(
         column = column.combine_chunks()
         if isinstance(column, pa.ChunkedArray):
             column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
-    if len(column) == 0:
-        return np.zeros(0, dtype=np.int32)
-    if isinstance(column, pa.ExtensionArray) and not pa.types.is_dictionary(column.type):
-        return _groups_by_value(column, max_parallelism, memo)
     kind = column.type
-    if pa.types.is_integer(kind) and column.null_count == 0:
+    if pa.types.is_integer(kind) and column.null_count == 0 and len(column):
         ints = column.to_numpy(zero_copy_only=False)
         if ints.dtype != np.uint64 or ints.max() < 1 << 63:
             return _groups_of_ints(ints, max_parallelism)
-    if pa.types.is_nested(kind):
-        return _groups_by_value(column, max_parallelism, memo)
-    encoded = column if pa.types.is_dictionary(kind) else _dictionary_encode(column)
-    if encoded is None:
-        return _groups_by_value(column, max_parallelism, memo)
-    groups_of_values = _groups_by_value(encoded.dictionary, max_parallelism, memo)
-    if encoded.indices.null_count == 0:
-        return groups_of_values[encoded.indices.to_numpy(zero_copy_only=False)]
-    null_group = np.int32(key_group(None, max_parallelism))
-    groups_of_values = np.append(groups_of_values, null_group)
-    indices = pc.fill_null(encoded.indices.cast(pa.int64()), len(groups_of_values) - 1)
-    return groups_of_values[indices.to_numpy(zero_copy_only=False)]
-
-
-def _dictionary_encode(column: Any) -> Any:
-    try:
-        return column.dictionary_encode()
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
-        return None  # a type that Arrow cannot compare
-
-
-def _groups_by_value(column: Any, max_parallelism: int, memo: Optional[KeyMemo]) -> np.ndarray:
-    values = _python_values(column)
     if memo is None:
-        memo = KeyMemo(lambda key: key_group(key, max_parallelism), limit=max(len(values), 1))
-    groups = np.empty(len(values), dtype=np.int32)
-    for i, value in enumerate(values):
-        try:
-            groups[i] = memo[value]
-        except (TypeError, ValueError):
-            groups[i] = memo.compute(value)
-    return groups
-
-
-def _python_values(column: Any) -> list:
-    """The values as Python functions see them: a struct is a Row, the rest as ``to_pylist``."""
-    try:
-        values = column.to_pylist()
-    except ValueError as error:  # nanoseconds, and no pandas to hold them
-        raise UnstableKeyError(
-            f"could not use a value of type {column.type} as a key",
-            where="key_by",
-            why=str(error),
-            do="install pandas, or cast the column to microseconds",
-            key_type=str(column.type),
-        ) from error
-    if pa.types.is_struct(column.type):
-        return [_to_row(value, column.type) for value in values]
-    return values
-
-
-def _to_row(value: Any, kind: Any) -> Any:
-    if value is None or not pa.types.is_struct(kind):
-        return value
-    names = [field.name for field in kind]
-    return Row.of_fields(names, [_to_row(value[field.name], field.type) for field in kind])
+        memo = ColumnMemo(KeyMemo(lambda key: key_group(key, max_parallelism), limit=max(len(column), 1)))
+    return memo.numbers(column).astype(np.int32)
 
 
 _CRC_TABLE = np.array(

@@ -33,8 +33,9 @@ from flinkish.messages.elements import (
     WatermarkStatus,
 )
 from flinkish.operators import output
-from flinkish.operators.columns import column_values, rows_of
+from flinkish.operators.columns import rows_of
 from flinkish.operators.keys import key_converter, key_function
+from flinkish.state.column_memo import ColumnMemo
 from flinkish.state.key_groups import (
     KeyMemo,
     key_group,
@@ -514,7 +515,7 @@ class KeyGroupWriter(ChannelWriter):
         self._select = key_function(key_selector)
         self.key_field = key_field
         self.max_parallelism = max_parallelism
-        self._group_memo = KeyMemo(self._group_of)
+        self._groups = ColumnMemo(KeyMemo(self._group_of))
         self._channels_by_key = KeyMemo(self._channel_of)
         self.appends = KeyMemo(lambda key: self._channel_of(key).append)
         self.append_pairs = KeyMemo(self._append_pair)
@@ -569,10 +570,9 @@ class KeyGroupWriter(ChannelWriter):
             return
         column = columns.column(field)
         if self.key_type is None:
-            groups = key_groups_of_column(column, self.max_parallelism, self._group_memo)
+            groups = key_groups_of_column(column, self.max_parallelism, self._groups)
         else:  # the declared type may change the key, value by value
-            memo = self._group_memo
-            groups = np.array([memo[key] for key in column_values(column)], dtype=np.int64)
+            groups = self._groups.numbers(column)
         targets = groups.astype(np.int64) * len(self.channels) // self.max_parallelism
         self._emit_columns_by(columns, timestamps, targets)
 

@@ -87,6 +87,7 @@ SLICE_RECORDS_FIRST = 8  # doubles with each slice that ends in time: a record m
 SLICE_RECORDS_MAX = 4096
 SURELY_SLOW_NS = 16 * TURN_NS  # a slice that took less may just have lost the CPU to other processes
 SLICE_ROWS_MIN = 256  # of columns: a smaller slice costs as much
+SLICE_ROWS_MAX = 64 * 1024
 OVERDRAFT_RECORDS = 8192  # that an output takes above its room while a barrier waits to overtake
 SINK_RETRY_MS = 5  # a sink without room and without a descriptor is asked again after this
 
@@ -201,7 +202,7 @@ class Task:
 
         self._cost_ns = 1_000.0  # of a record; the limit below is what counts at first
         self._last_cost_ns = float("inf")  # of a record in the last slice
-        self._column_cost_ns = 50.0
+        self._slice_rows = 4096
         self._slice_limit = SLICE_RECORDS_FIRST
         self._slice_records = 0  # of the slice in work, 0: none
         self._slice_is_columns = False
@@ -434,7 +435,7 @@ class Task:
         batch, start = self._batch, self._batch_at
         columns = type(batch) is ColumnBatch
         if columns:
-            count = max(SLICE_ROWS_MIN, int(left_ns / self._column_cost_ns))
+            count = self._slice_rows
         else:
             count = max(1, min(self._slice_limit, int(left_ns / self._cost_ns)))
         if not self.chain.expanding and count > self._room:
@@ -451,10 +452,14 @@ class Task:
     def _learn_cost(self) -> None:
         records, spent = self._slice_records, self._slice_ns
         self._slice_records = 0
-        cost = max(1.0, spent / records)
         if self._slice_is_columns:
-            self._column_cost_ns = (self._column_cost_ns + cost) / 2
+            # A batch has a price of its own, so the cost of a row says little: grow while it is cheap.
+            if spent > 4 * TURN_NS:
+                self._slice_rows = max(SLICE_ROWS_MIN, records // 2)
+            elif spent < 2 * TURN_NS and 2 * records > self._slice_rows:
+                self._slice_rows = min(SLICE_ROWS_MAX, 2 * self._slice_rows)
             return
+        cost = max(1.0, spent / records)
         # One dear slice says little where processes compete for the cores, two in a row do.
         last, self._last_cost_ns = self._last_cost_ns, cost
         if spent < SURELY_SLOW_NS:

@@ -11,13 +11,13 @@ import json
 import os
 import tempfile
 from dataclasses import dataclass, field
-from typing import Iterator
+from typing import Any, Iterator
 
 KEYS = [f"user_{k:05d}" for k in range(10_000)]
 BASE_TS_MS = 1_700_000_000_000
 EVENTS_PER_MS = 10
 LATENESS_MS = 2_000
-WINDOW_MS = 10_000  # of W3
+WINDOW_MS = 10_000  # of W3 and W4
 MIN_VALUE = 100  # W1 keeps value >= MIN_VALUE
 PARTS = 2  # round robin: event i is in part i % PARTS
 _MASK = (1 << 64) - 1
@@ -95,6 +95,13 @@ class DataSet:
                 events.append((keys.setdefault(key, key), int(value), int(timestamp_ms)))
         return events
 
+    def table(self, index: int) -> Any:
+        """The events of one part as columns k, v, ts: one pyarrow.Table in one piece."""
+        from pyarrow import csv  # only here: bytewax may run in an environment without it
+
+        options = csv.ReadOptions(column_names=["k", "v", "ts"])
+        return csv.read_csv(self.path("csv", index), options).combine_chunks()
+
     def _events(self) -> Iterator[Event]:
         for index in range(PARTS):
             yield from self.tuples(index)
@@ -103,12 +110,12 @@ class DataSet:
         """(rows, checksum) that ``workload`` gives over the set.
 
         W1: the sum of the doubled values that are kept.  W2: the sum of each key's last running
-        sum, which does not depend on the order of a key's records.  W3: sums and counts added.
+        sum, which does not depend on the order of a key's records.  W3 and W4: sums and counts added.
         """
         if workload == "W1":
             kept = [value for _, value, _ in self._events() if value >= MIN_VALUE]
             return len(kept), 2 * sum(kept)
-        if workload == "W3":
+        if workload in ("W3", "W4"):
             windows, checksum = set(), 0
             for key, value, timestamp_ms in self._events():
                 windows.add((key, timestamp_ms // WINDOW_MS))

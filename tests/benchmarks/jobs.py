@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
+
+import pyarrow.compute as pc
 
 from flinkish import (
     AggregateFunction,
@@ -104,9 +106,12 @@ class MemoryReader(SourceReader):
     def add_splits(self, splits):
         (split,) = splits
         cpu = time.process_time()
-        self.records = self.data.tuples(split.index)
+        self.load(split.index)
         SlotClock.preparing_cpu_s = time.process_time() - cpu
         self.context.send_source_event("ready")
+
+    def load(self, index):
+        self.records = self.data.tuples(index)
 
     def handle_source_event(self, event):
         self.may_start = True
@@ -124,6 +129,30 @@ class MemoryReader(SourceReader):
         self.position = 0
         self.passes -= 1
         return InputStatus.MORE_AVAILABLE if self.passes else InputStatus.END_OF_INPUT
+
+
+class ColumnsSource(MemorySource):
+    """The same as columns."""
+
+    gives_columns = True
+
+    def create_reader(self, context):
+        return ColumnsReader(self.data, self.passes, context)
+
+
+class ColumnsReader(MemoryReader):
+    batch: Any = None
+
+    def load(self, index):
+        (self.batch,) = self.data.table(index).to_batches()
+
+    def poll_next(self, output):
+        if not self.may_start:
+            return InputStatus.NOTHING_AVAILABLE
+        rows = self.batch.slice(self.position, output.room)
+        output.collect_columns(rows)
+        self.position += rows.num_rows
+        return InputStatus.MORE_AVAILABLE if self.position < self.batch.num_rows else InputStatus.END_OF_INPUT
 
 
 class TimedFileSource(FileSource):
@@ -154,6 +183,8 @@ class JobReport(NamedTuple):
 
 class TimedSink(Sink):
     """Counts rows and a checksum in each slot; the totals come to the driver."""
+
+    takes_columns = True
 
     def __init__(self, workload: str):
         self.workload = workload
@@ -212,6 +243,10 @@ class TimedWriter(SinkWriter):
             last = self.last
             for value in values:
                 last[value[0]] = value[1]
+
+    def write_columns(self, columns, timestamps_ms, watermark_ms):
+        self.rows += columns.num_rows
+        self.checksum += sum([pc.sum(columns.column(name)).as_py() for name in ("total", "n")])
 
     def flush(self, end_of_input):
         if end_of_input:
@@ -288,6 +323,12 @@ def build(env, workload: str, data: DataSet, source: Optional[MemorySource] = No
             .map(lambda record: (record[0], record[1] * 2, record[2]))
         )
         stream.sink_to(sink)
+        return sink
+    if workload == "W4":
+        strategy = WatermarkStrategy.for_bounded_out_of_orderness(LATENESS_MS).with_timestamp_assigner("ts")
+        keyed = env.from_source(source or ColumnsSource(data), strategy, "memory").key_by("k")
+        windows = keyed.window(TumblingEventTimeWindows.of(WINDOW_MS))
+        windows.aggregate_fields(total=("v", "sum"), n="count").sink_to(sink)
         return sink
     if workload == "W3":
         strategy = WatermarkStrategy.for_bounded_out_of_orderness(

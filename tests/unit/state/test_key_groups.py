@@ -10,6 +10,7 @@ import pytest
 
 from flinkish.common.types import Row
 from flinkish.errors import InvalidJobError, UnstableKeyError
+from flinkish.state.column_memo import ColumnMemo
 from flinkish.state.key_groups import (
     KeyMemo,
     canonical_key,
@@ -127,7 +128,7 @@ def test_a_column_has_the_groups_of_its_values(name):
     column = COLUMNS[name]
     groups = key_groups_of_column(column, 128)
     assert groups.dtype == np.int32 and groups.tolist() == rows_of(column)
-    memo = KeyMemo(lambda key: key_group(key, 128))
+    memo = ColumnMemo(KeyMemo(lambda key: key_group(key, 128)))
     for _ in range(2):
         assert key_groups_of_column(column, 128, memo).tolist() == rows_of(column)
 

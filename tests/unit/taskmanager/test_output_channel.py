@@ -4,7 +4,7 @@ import pytest
 
 from flinkish.errors import UserError
 from flinkish.messages.elements import EndOfInput, RowBatch, Watermark, WatermarkStatus
-from flinkish.taskmanager.frame_sizer import FRAME_BYTES
+from flinkish.taskmanager.frame_sizer import COLUMN_FRAME_BYTES, FRAME_BYTES
 from flinkish.taskmanager.output_channel import RemoteOutputChannel
 
 
@@ -178,7 +178,7 @@ def test_columns_are_joined_and_cut_by_bytes(ends):
     channel.add_columns(large, None)
     channel.pump(flush=True)
     assert sum(transport.sizes()) == 201_000
-    assert max(transport.payload_bytes) < 2 * FRAME_BYTES
+    assert max(transport.payload_bytes) < 1.1 * COLUMN_FRAME_BYTES
     assert pa.Table.from_batches([f.columns for f in transport.frames[1:]]).column(
         0
     ).to_pylist() == list(range(200_000))
