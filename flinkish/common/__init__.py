@@ -18,12 +18,14 @@ if TYPE_CHECKING:  # what `lazy_exports` does, for type checkers and editors
     from flinkish.common.job_client import JobClient as JobClient
     from flinkish.common.job_execution_result import JobExecutionResult as JobExecutionResult
     from flinkish.common.job_id import JobID as JobID
+    from flinkish.common.job_listener import JobListener as JobListener
     from flinkish.common.job_status import JobStatus as JobStatus
     from flinkish.common.restart_strategy import (
         RestartStrategies as RestartStrategies,
         RestartStrategyConfiguration as RestartStrategyConfiguration,
     )
     from flinkish.common.serialization import (
+        BulkWriterFactory as BulkWriterFactory,
         ByteArraySchema as ByteArraySchema,
         DeserializationSchema as DeserializationSchema,
         Encoder as Encoder,
@@ -49,9 +51,11 @@ _EXPORTS = {
     "job_client": ["JobClient"],
     "job_execution_result": ["JobExecutionResult"],
     "job_id": ["JobID"],
+    "job_listener": ["JobListener"],
     "job_status": ["JobStatus"],
     "restart_strategy": ["RestartStrategies", "RestartStrategyConfiguration"],
     "serialization": [
+        "BulkWriterFactory",
         "ByteArraySchema",
         "DeserializationSchema",
         "Encoder",

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import math
 import numbers
+import struct
 from enum import Enum
 from typing import Any, Callable, Optional
 
@@ -62,8 +64,17 @@ class TypeInformation:
         its argument, and returns it when it has the form already."""
         return None
 
+    def fits(self, value: str) -> Optional[str]:
+        """Python source that is true when what the source ``value`` gives needs no `converter`; None: only
+        the converter can tell.  Records of several fields are looked at by one such expression."""
+        return None
+
     def _mismatch(self, value: Any) -> str:
         return ""
+
+    def to_text(self, value: Any) -> str:
+        """What Flink writes for a value, where no other text is known (``flinkish.common.flink_text``)."""
+        return str(value)
 
     def need_conversion(self) -> bool:
         """Whether `to_internal_type` changes anything."""
@@ -113,7 +124,11 @@ class BasicType(Enum):
 
 
 _BITS = {BasicType.BYTE: 8, BasicType.SHORT: 16, BasicType.INT: 32, BasicType.LONG: 64}
-_INTEGERS = {*_BITS, BasicType.BIG_INT}
+_LIMITS: dict[BasicType, tuple[float, float]] = {
+    **{basic: (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) for basic, bits in _BITS.items()},
+    BasicType.BIG_INT: (-math.inf, math.inf),
+}
+_INTEGERS = set(_LIMITS)
 _FLOATS = {BasicType.FLOAT, BasicType.DOUBLE}
 _NUMERIC = {*_INTEGERS, *_FLOATS, BasicType.BIG_DEC}
 
@@ -162,12 +177,9 @@ class BasicTypeInfo(TypeInformation):
         if value is None:
             return None
         if basic in _INTEGERS:
-            number = int(value)
-            if number != value:
-                raise ValueError(f"{value!r} is not a whole number")
-            return number
+            return _as_whole(value, *_LIMITS[basic])
         if basic in _FLOATS:
-            return float(value)
+            return float32(float(value)) if basic is BasicType.FLOAT else float(value)
         if basic is BasicType.BOOLEAN:
             if value not in (0, 1):
                 raise ValueError(f"{value!r} is not a bool")
@@ -184,7 +196,27 @@ class BasicTypeInfo(TypeInformation):
         return value
 
     def converter(self) -> Optional[Callable[[Any], Any]]:
-        return _as_float if self._basic_type in _FLOATS else None
+        basic = self._basic_type
+        if basic in _INTEGERS:
+            low, high = _LIMITS[basic]
+
+            def convert(value: Any) -> Any:
+                if type(value) is int and low <= value <= high or value is None:
+                    return value
+                if isinstance(value, str):  # int() would read the text
+                    raise TypeError(expected("an int", value))
+                return _as_whole(value, low, high)
+
+            return convert
+        return _CONVERTERS.get(basic)
+
+    def fits(self, value: str) -> Optional[str]:
+        basic = self._basic_type
+        if basic in _BITS:
+            low, high = _LIMITS[basic]
+            return f"(type({value}) is int and {low} <= {value} <= {high})"
+        kind = _FORMS.get(basic)
+        return f"type({value}) is {kind}" if kind else None
 
     def _parts(self) -> tuple:
         return (self._basic_type,)
@@ -245,6 +277,15 @@ def _is_bool(value: Any) -> bool:
     return isinstance(value, bool) or type(value).__name__ in ("bool_", "bool") and hasattr(value, "dtype")
 
 
+def _as_whole(value: Any, low: float, high: float) -> int:
+    number = int(value)
+    if number != value:
+        raise ValueError(f"{value!r} is not a whole number")
+    if not low <= number <= high:
+        raise ValueError(f"{number} does not fit into {int(high).bit_length() + 1} bits")
+    return number
+
+
 def _as_float(value: Any) -> Any:
     if type(value) is float or value is None:
         return value
@@ -253,10 +294,64 @@ def _as_float(value: Any) -> Any:
     return float(value)
 
 
+_FLOAT32 = struct.Struct("f")
+
+
+def float32(value: float) -> float:
+    """The nearest number of 32 bits, as a Python float; infinite where it is too large, as in Java and C.
+
+    >>> float32(110.1), float32(-1e39)
+    (110.0999984741211, -inf)
+    """
+    try:
+        return _FLOAT32.unpack(_FLOAT32.pack(value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def _as_float32(value: Any) -> Any:
+    return None if value is None else float32(_as_float(value))
+
+
+def _as_bool(value: Any) -> Any:
+    if type(value) is bool or value is None:
+        return value
+    if _is_bool(value) or value in (0, 1):
+        return bool(value)
+    raise TypeError(expected("a bool", value))
+
+
+def _as_decimal(value: Any) -> Any:
+    """By the number's text, so that 0.1 is 0.1, as in PyFlink."""
+    if isinstance(value, decimal.Decimal) or value is None:
+        return value
+    if _is_bool(value) or not isinstance(value, numbers.Real):
+        raise TypeError(expected("a Decimal", value))
+    return decimal.Decimal(int(value) if isinstance(value, numbers.Integral) else str(float(value)))
+
+
+def _as_instant(value: Any) -> Any:
+    if isinstance(value, Instant) or value is None:
+        return value
+    if isinstance(value, dt.datetime):
+        return _instant(value)
+    raise TypeError(expected("an Instant or a datetime", value))
+
+
 def _instant(value: dt.datetime) -> Instant:
     micros = _micros(value)
     return Instant(micros // 1_000_000, micros % 1_000_000 * 1_000)
 
+
+#: STRING and CHAR are not here: a text stays as it is, at no cost for each record.
+_CONVERTERS: dict[BasicType, Callable[[Any], Any]] = {
+    BasicType.FLOAT: _as_float32,
+    BasicType.DOUBLE: _as_float,
+    BasicType.BOOLEAN: _as_bool,
+    BasicType.BIG_DEC: _as_decimal,
+    BasicType.INSTANT: _as_instant,
+}
+_FORMS = {BasicType.DOUBLE: "float", BasicType.BOOLEAN: "bool"}
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _MICROSECOND = dt.timedelta(microseconds=1)
@@ -326,6 +421,10 @@ class SqlTimeTypeInfo(TypeInformation):
 class DateTypeInfo(_PythonTypeInfo):
     EPOCH_ORDINAL = dt.date(1970, 1, 1).toordinal()
     python_type, excluded, text = dt.date, dt.datetime, "date"
+
+    def converter(self) -> Optional[Callable[[Any], Any]]:
+        """A datetime loses its time of day."""
+        return lambda value: value.date() if isinstance(value, dt.datetime) else value
 
     def to_internal_type(self, d: Optional[dt.date]) -> Optional[int]:
         """Days since the epoch."""

@@ -1,8 +1,8 @@
 """What is wrong with the settings of a job, before anything is launched.
 
-Refused are a known key with a value that it cannot have, an unknown key of our own (``flinkish.*``), and
-a mode that does not exist here.  What has no effect, and what is probably mistyped, gives a warning.
-Keys of the user's own, of Spark and of other parts of Flink are nobody's concern.
+Refused are a known key with a value that it cannot have, and an unknown key of our own (``flinkish.*``).  What
+has no effect, and what is probably mistyped, gives a warning.  Keys of the user's own, of Spark and of other parts of
+Flink are nobody's concern.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Mapping
 from flinkish.common import options
 from flinkish.errors import ConfigurationError, InvalidJobError
 
-__all__ = ["batch_is_refused", "check_configuration", "check_master", "look_for_mistakes"]
+__all__ = ["check_configuration", "check_master", "look_for_mistakes"]
 
 MINI_CLUSTER = "mini-cluster"
 _OWN = "flinkish."
@@ -99,8 +99,6 @@ def look_for_mistakes(settings: Mapping[str, Any]) -> tuple[list[InvalidJobError
 
 def _check_value(key: str, value: Any) -> None:
     """Refuse what an option takes and nothing here can do."""
-    if key == options.EXECUTION_RUNTIME_MODE.key and value == "BATCH":
-        raise batch_is_refused()
     if key == options.SPARK_MASTER.key:
         check_master(value, key)
     if key == options.STATE_BACKEND.key:
@@ -116,16 +114,6 @@ def check_state_backend(backend: str) -> None:
             why="the package rocksdict is not installed",
             do='pip install "flinkish[rocksdb]", here and where the slots run',
         )
-
-
-def batch_is_refused() -> InvalidJobError:
-    """The error for the runtime mode BATCH."""
-    return InvalidJobError(
-        "could not set the runtime mode to BATCH",
-        why="only STREAMING runs; keyed operators emit a result for each record in it",
-        do="use STREAMING, which ends by itself on bounded input; for final results only, use a "
-        "window or a timer",
-    )
 
 
 def check_master(master: str, where: str) -> None:

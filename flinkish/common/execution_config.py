@@ -6,6 +6,7 @@ from typing import Mapping, Optional
 
 from flinkish.common import options
 from flinkish.common.configuration import Configuration
+from flinkish.common.notices import warn_user
 from flinkish.common.time import TimeLike, to_milliseconds
 from flinkish.errors import InvalidJobError
 
@@ -69,6 +70,7 @@ class ExecutionConfig:
 
     def __init__(self, configuration: Optional[Configuration] = None):
         self._configuration = Configuration() if configuration is None else configuration
+        self._serializers: set[str] = set()  # what was asked of Java's, which changes nothing
 
     def _set(self, option, value) -> "ExecutionConfig":
         self._configuration.set(option, value)
@@ -146,6 +148,60 @@ class ExecutionConfig:
 
     def is_closure_cleaner_enabled(self) -> bool:
         return self._configuration.get(options.PIPELINE_CLOSURE_CLEANER)
+
+    # ---- serializers of Java --------------------------------------------------------------------
+
+    def _ask(self, serializers: str, wanted: bool) -> "ExecutionConfig":
+        if wanted and serializers not in self._serializers:
+            warn_user(
+                f"{serializers} has no effect: Python objects travel as pickle, records of a declared type in a "
+                "form of its own; there are no serializers of Java"
+            )
+        (self._serializers.add if wanted else self._serializers.discard)(serializers)
+        return self
+
+    def enable_force_kryo(self) -> "ExecutionConfig":
+        """Kept, but without effect: Kryo is a serializer of Java."""
+        return self._ask("enable_force_kryo()", True)
+
+    def disable_force_kryo(self) -> "ExecutionConfig":
+        return self._ask("enable_force_kryo()", False)
+
+    def is_force_kryo_enabled(self) -> bool:
+        return "enable_force_kryo()" in self._serializers
+
+    def enable_force_avro(self) -> "ExecutionConfig":
+        """Kept, but without effect: it is about objects of Java."""
+        return self._ask("enable_force_avro()", True)
+
+    def disable_force_avro(self) -> "ExecutionConfig":
+        return self._ask("enable_force_avro()", False)
+
+    def is_force_avro_enabled(self) -> bool:
+        return "enable_force_avro()" in self._serializers
+
+    def enable_generic_types(self) -> "ExecutionConfig":
+        """The default: records need no declared type."""
+        return self._ask("disable_generic_types()", False)
+
+    def disable_generic_types(self) -> "ExecutionConfig":
+        """Kept, but without effect: no type goes through Kryo."""
+        return self._ask("disable_generic_types()", True)
+
+    def has_generic_types_disabled(self) -> bool:
+        return "disable_generic_types()" in self._serializers
+
+    def get_default_kryo_serializer_classes(self) -> dict[str, str]:
+        """Empty: there is no Kryo."""
+        return {}
+
+    def get_registered_kryo_types(self) -> list[str]:
+        """Empty: there is no Kryo."""
+        return []
+
+    def get_registered_pojo_types(self) -> list[str]:
+        """Empty: there are no classes of Java."""
+        return []
 
     def get_global_job_parameters(self) -> dict[str, str]:
         return self._configuration.get(options.PIPELINE_GLOBAL_JOB_PARAMETERS) or {}

@@ -19,11 +19,12 @@ from flinkish.common.basic_types import (
     SqlTimeTypeInfo,
     TimestampTypeInfo,
     TypeInformation,
+    float32,
 )
 from flinkish.common.types import Row
 from flinkish.common.typeinfo import MapTypeInfo, RowTypeInfo, TupleTypeInfo, _ElementsTypeInfo
 
-__all__ = ["flink_text", "printed_text"]
+__all__ = ["flink_text", "float_text", "printed_text"]
 
 Text = Callable[[Any], str]
 
@@ -75,7 +76,7 @@ def flink_text(type_info: Optional[TypeInformation]) -> Text:
         return _or_null(_timestamp)
     if type_info == SqlTimeTypeInfo.TIME():
         return _or_null(lambda value: value.strftime("%H:%M:%S"))
-    return str if type_info is None else _or_null(str)
+    return str if type_info is None else _or_null(type_info.to_text)
 
 
 def _or_null(text: Text) -> Text:
@@ -110,6 +111,25 @@ def _digits(value: float) -> tuple[str, str, int]:
     return sign, digits.strip("0"), first + int(exponent or 0)
 
 
+def _float(value: Any) -> str:
+    """As Java's ``Float``: the shortest text that stands for the number of 32 bits.
+
+    >>> [_float(x) for x in (110.1, 0.1, 3e38, 16777216, 1e39)]
+    ['110.1', '0.1', '3.0E38', '1.6777216E7', 'Infinity']
+    """
+    value = float32(float(value))
+    for digits in range(6, 9):
+        shorter = float(f"{value:.{digits}g}")
+        if float32(shorter) == value:
+            return _double(shorter)
+    return _double(float(f"{value:.9g}"))
+
+
+def float_text(type_info: BasicTypeInfo) -> Text:
+    """As ``flink_text``, of a FLOAT or DOUBLE that is not null."""
+    return _float if type_info.basic_type is BasicType.FLOAT else _double
+
+
 def _boolean(value: Any) -> str:
     return "true" if value else "false"
 
@@ -122,5 +142,5 @@ def _timestamp(value: dt.datetime) -> str:
 _BASIC: dict[BasicType, Text] = {
     BasicType.BOOLEAN: _boolean,
     BasicType.DOUBLE: _double,
-    BasicType.FLOAT: _double,
+    BasicType.FLOAT: _float,
 }

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Optional, Protocol, Union
 
+from flinkish.common.accumulators import merge_accumulators
 from flinkish.common.completable_future import CompletableFuture
 from flinkish.common.job_execution_result import JobExecutionResult
 from flinkish.common.job_id import JobID
 from flinkish.common.job_status import JobStatus
 from flinkish.common.time import TimeLike, to_milliseconds
+from flinkish.common.watermark_explanation import WatermarkExplanation
 from flinkish.errors import FlinkishError
 
 __all__ = ["JobClient", "JobHandle"]
@@ -48,6 +50,12 @@ class JobHandle(Protocol):
     def metrics(self) -> dict:
         """The newest figures: subtask to metric name to value."""
 
+    def accumulators(self) -> Mapping[str, bytes]:
+        """Of each subtask the last that it has reported: a pickle of name -> Accumulator."""
+
+    def explain_watermarks(self, operator: Optional[str] = None) -> Mapping[str, Any]:
+        """What ``WatermarkExplanation.data`` is."""
+
 
 class JobClient:
     """PyFlink's methods return futures; `wait`, `status` and `get_metrics` are the direct way."""
@@ -80,6 +88,18 @@ class JobClient:
     def get_metrics(self) -> dict:
         return self._handle.metrics()
 
+    def explain_watermarks(self, operator: Optional[str] = None) -> WatermarkExplanation:
+        """How far event time is, and which source, split, generator or input holds it back, and since when::
+
+            print(client.explain_watermarks())
+
+        Args:
+            operator: name or uid of the one whose input is asked about; None: those at the end of the job.
+        Raises:
+            InvalidJobError: there is no such operator, or the job is over.
+        """
+        return WatermarkExplanation(self._handle.explain_watermarks(operator))
+
     def get_job_id(self) -> JobID:
         return JobID(self._handle.job_id)
 
@@ -104,9 +124,10 @@ class JobClient:
         return self._result
 
     def get_accumulators(self) -> CompletableFuture[dict[str, Any]]:
-        """Accumulators of a job that is over."""
+        """Results of the accumulators by name: what subtasks that run have reported in the last second, and what those
+        that are over have left."""
         return CompletableFuture.run_async(
-            lambda: self._handle.wait(None).get_all_accumulator_results(), "flinkish-accumulators"
+            lambda: merge_accumulators(self._handle.accumulators().values()), "flinkish-accumulators"
         )
 
     def trigger_savepoint(self, savepoint_directory: Optional[str] = None) -> CompletableFuture[str]:
@@ -124,7 +145,8 @@ class JobClient:
     def stop_with_savepoint(
         self, advance_to_end_of_event_time: bool, savepoint_directory: Optional[str] = None
     ) -> CompletableFuture[str]:
-        """Take a savepoint and end the job; the future's result is its location, when all tasks have ended.
+        """Take a savepoint and end the job; the future's result is its location, when all tasks have ended.  The job
+        is FINISHED a moment later, when its last results are published: `get_job_execution_result` waits for that.
 
         Args:
             advance_to_end_of_event_time: drain: all windows and timers fire before, so that the job cannot

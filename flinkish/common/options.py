@@ -66,6 +66,13 @@ PIPELINE_AUTO_WATERMARK_INTERVAL = _option(
     "How often sources and timestamp assigners emit their watermark. 0: never periodically.",
     minimum=0,
 )
+ALLOW_UNALIGNED_SOURCE_SPLITS = _option(
+    "pipeline.watermark-alignment.allow-unaligned-source-splits",
+    "boolean",
+    False,
+    "Where watermarks are aligned, let readers that cannot pause single splits be aligned as a whole. Else a job "
+    "with such a reader of several splits fails.",
+)
 PIPELINE_OPERATOR_CHAINING = _option(
     "pipeline.operator-chaining.enabled",
     "boolean",
@@ -99,8 +106,17 @@ EXECUTION_RUNTIME_MODE = _option(
     "execution.runtime-mode",
     "string",
     "STREAMING",
-    "Only STREAMING runs; it handles bounded input too.",
+    "STREAMING: results as records come. BATCH: of bounded input, the final results of each key. AUTOMATIC: BATCH "
+    "where all sources are bounded.",
     choices=("STREAMING", "BATCH", "AUTOMATIC"),
+)
+SORTED_INPUTS_MEMORY = _option(
+    "execution.sorted-inputs.memory",
+    "memory",
+    128 * 1024 * 1024,
+    "In BATCH mode, what the sorted input of one subtask of a keyed operator takes in memory before it goes to a file "
+    "in the temporary folder.",
+    minimum=0,
 )
 EXECUTION_BUFFER_TIMEOUT = _option(
     "execution.buffer-timeout",

@@ -12,9 +12,11 @@ from flinkish.errors import InvalidJobError
 T = TypeVar("T")
 
 __all__ = [
+    "BulkWriterFactory",
     "ByteArraySchema",
     "DeserializationSchema",
     "Encoder",
+    "RowDataBulkWriterFactory",
     "RowFieldExtractorSchema",
     "SerializationSchema",
     "SimpleStringSchema",
@@ -91,6 +93,21 @@ class RowFieldExtractorSchema(SerializationSchema[Any]):
         if value is None:
             return b""
         return value.encode("utf-8") if isinstance(value, str) else bytes(value)
+
+
+class BulkWriterFactory(abc.ABC):
+    """How a file sink writes its files: ``FileSink.for_bulk_format(path, factory)``.
+
+    Made by ``CsvBulkWriters``, ``ParquetBulkWriters``, ``AvroBulkWriters`` ...; write your own as a
+    ``flinkish.connectors.files.PartFormat``."""
+
+
+class RowDataBulkWriterFactory(BulkWriterFactory):
+    """One whose records have columns."""
+
+    @abc.abstractmethod
+    def get_row_type(self) -> TypeInformation:
+        """The ``Types.ROW_NAMED`` of the columns."""
 
 
 class Encoder(abc.ABC, Generic[T]):

@@ -282,11 +282,32 @@ class _FieldsTypeInfo(TypeInformation):
                     converted[i] = item  # type: ignore[index]
             return converted
 
-        return convert
+        return _unless(self._fields_fit("value") or None, convert)
+
+    def _fields_fit(self, values: str) -> Optional[str]:
+        """As ``fits``, of the fields in the sequence that the source ``values`` gives."""
+        checks = []
+        for i, type_info in enumerate(self._field_types):
+            if type_info.converter() is not None:
+                check = type_info.fits(f"{values}[{i}]")
+                if check is None:
+                    return None
+                checks.append(check)
+        return " and ".join(checks)
 
     def _refuse(self, value: Any) -> None:
         reason = self.mismatch(value) or f"expected {len(self._field_types)} fields"
         raise TypeError(f"not of the declared type {self}: {reason}")
+
+
+def _unless(fits: Optional[str], convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """``convert``, but what fits (source of a condition on ``value``) is returned at once: most results have their
+    form, and one expression sees it in 70 ns where the loop over two fields takes 300."""
+    if fits is None:
+        return convert
+    scope: dict[str, Any] = {"convert": convert, "Row": Row}
+    exec(f"def quick(value):\n    return value if {fits} else convert(value)", scope)
+    return scope["quick"]
 
 
 class TupleTypeInfo(_FieldsTypeInfo):
@@ -318,7 +339,14 @@ class TupleTypeInfo(_FieldsTypeInfo):
                 return value
             return value._make(converted) if hasattr(value, "_make") else tuple(converted)
 
-        return convert
+        return _unless(self.fits("value"), convert)
+
+    def fits(self, value: str) -> Optional[str]:
+        fields = self._fields_fit(value)
+        if fields is None:
+            return None
+        shape = f"type({value}) is tuple and len({value}) == {len(self._field_types)}"
+        return f"({shape} and {fields})" if fields else f"({shape})"
 
     def to_internal_type(self, obj: Any) -> Any:
         if obj is None:
@@ -418,7 +446,10 @@ class RowTypeInfo(_FieldsTypeInfo):
             if len(values) != arity:
                 refuse(value)
             if fields is not None:
-                values = fields(values)
+                converted = fields(values)
+                if converted is values and isinstance(value, Row) and value._fields is names:
+                    return value
+                values = converted
             return of_fields(names, values, kind)
 
         return convert

@@ -194,8 +194,30 @@ class WatermarkStrategy:
         max_allowed_watermark_drift: TimeLike,
         update_interval: Optional[TimeLike] = None,
     ) -> "WatermarkStrategy":
+        """Sources of one group wait for each other: one whose watermark is more than the drift ahead of the least of
+        the group stops reading until the others have caught up.  Of a source with several splits each split waits
+        for itself (``SourceReader.pause_or_resume_splits``).
+
+        Args:
+            watermark_group: a name; sources with the same one are aligned with each other.
+            max_allowed_watermark_drift: >= 0 ms.
+            update_interval: how often readers say how far they are and are told how far they may get; default: 1 s.
+                Much less than a second costs messages.
+        """
+        if not isinstance(watermark_group, str) or not watermark_group:
+            raise InvalidJobError(
+                f"{watermark_group!r} cannot be a group of watermarks",
+                where="with_watermark_alignment",
+                do="give a name, the same for all sources that wait for each other",
+            )
         interval_ms = 1_000 if update_interval is None else to_milliseconds(update_interval)
+        if interval_ms <= 0:
+            raise InvalidJobError(
+                f"the update interval of a watermark alignment must be above 0 ms, not {interval_ms}"
+            )
         drift_ms = to_milliseconds(max_allowed_watermark_drift)
+        if drift_ms < 0:
+            raise InvalidJobError(f"the drift of a watermark alignment cannot be {drift_ms} ms")
         return replace(self, alignment=WatermarkAlignment(watermark_group, drift_ms, interval_ms))
 
     # ---- read by the runtime --------------------------------------------------------------------

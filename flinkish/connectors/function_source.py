@@ -370,6 +370,9 @@ class _SourceRuntimeContext(RuntimeContext):
     def get_metrics_group(self) -> Any:
         return self._context.metric_group()
 
+    def _accumulators(self) -> dict[str, Any]:
+        return self._context.accumulators()
+
     def _no_state(self, state_descriptor: Any) -> Any:
         raise InvalidJobError(
             "could not give keyed state to a source function",

@@ -72,6 +72,10 @@ class SubtaskContext(abc.ABC):
     def metric_group(self) -> Any:
         """Of the operator."""
 
+    @abc.abstractmethod
+    def accumulators(self) -> dict[str, Any]:
+        """Of the subtask, by name: ``flinkish.common.accumulators.Accumulator`` objects; put in your own."""
+
 
 # ---- source -------------------------------------------------------------------------------------
 
@@ -236,6 +240,15 @@ class SourceReader(abc.ABC, Generic[T, SplitT]):
         """No split will come any more."""
 
     def handle_source_event(self, event: Any) -> None: ...
+
+    def pause_or_resume_splits(self, splits_to_pause: Sequence[str], splits_to_resume: Sequence[str]) -> None:
+        """Give no records of the splits with the first ids until they are named among the second.
+
+        Called between two polls, of a reader that has several splits with outputs of their own, where watermarks are
+        aligned (``WatermarkStrategy.with_watermark_alignment``).  A paused split keeps its place in snapshots.  A reader
+        that does not write this method is aligned as a whole, or not at all, see
+        ``pipeline.watermark-alignment.allow-unaligned-source-splits``."""
+        raise NotImplementedError(f"{type(self).__name__} cannot pause single splits")
 
     def snapshot_state(self, checkpoint_id: int) -> list[SplitT]:
         """The splits with their positions: where a restored reader goes on.  Called between two polls, when
@@ -486,6 +499,11 @@ class Sink(abc.ABC, Generic[T]):
         """The sink for records of this declared type.  Called by ``sink_to`` where a type is declared;
         returns itself, or a copy that makes use of the type."""
         return self
+
+    def written_folder(self) -> Optional[tuple[str, bool]]:
+        """A text that names the folder or table that it writes, the same for all its spellings, and whether it replaces
+        what is there; None: nothing of the kind.  Sinks of a job that would replace each other's results are refused."""
+        return None
 
     def validate(self) -> None:
         """Called in the driver before the job starts: refuse early (a folder that is not empty)."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # what `lazy_exports` does, for type checkers and editors
         JobManagerCheckpointStorage as JobManagerCheckpointStorage,
     )
     from flinkish.datastream.checkpointing_mode import CheckpointingMode as CheckpointingMode
+    from flinkish.datastream.co_grouped_streams import CoGroupedStreams as CoGroupedStreams
     from flinkish.datastream.data_stream import (
         BroadcastConnectedStream as BroadcastConnectedStream,
         BroadcastStream as BroadcastStream,
@@ -51,7 +52,19 @@ if TYPE_CHECKING:  # what `lazy_exports` does, for type checkers and editors
         SourceFunction as SourceFunction,
         WindowFunction as WindowFunction,
     )
+    from flinkish.datastream.join_functions import (
+        CoGroupFunction as CoGroupFunction,
+        FlatJoinFunction as FlatJoinFunction,
+        JoinFunction as JoinFunction,
+        MapPartitionFunction as MapPartitionFunction,
+        ProcessJoinFunction as ProcessJoinFunction,
+    )
+    from flinkish.datastream.joined_streams import JoinedStreams as JoinedStreams
     from flinkish.datastream.output_tag import OutputTag as OutputTag
+    from flinkish.datastream.partition_windowed_stream import (
+        Order as Order,
+        PartitionWindowedStream as PartitionWindowedStream,
+    )
     from flinkish.datastream.slot_sharing_group import (
         MemorySize as MemorySize,
         SlotSharingGroup as SlotSharingGroup,
@@ -87,6 +100,7 @@ _EXPORTS = {
         "JobManagerCheckpointStorage",
     ],
     "checkpointing_mode": ["CheckpointingMode"],
+    "co_grouped_streams": ["CoGroupedStreams"],
     "data_stream": [
         "BroadcastConnectedStream",
         "BroadcastStream",
@@ -123,7 +137,16 @@ _EXPORTS = {
         "SourceFunction",
         "WindowFunction",
     ],
+    "join_functions": [
+        "CoGroupFunction",
+        "FlatJoinFunction",
+        "JoinFunction",
+        "MapPartitionFunction",
+        "ProcessJoinFunction",
+    ],
+    "joined_streams": ["JoinedStreams"],
     "output_tag": ["OutputTag"],
+    "partition_windowed_stream": ["Order", "PartitionWindowedStream"],
     "slot_sharing_group": ["MemorySize", "SlotSharingGroup"],
     "state_backend": [
         "EmbeddedRocksDBStateBackend",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Generic, Iterator, Optional, TypeVar
 
 from flinkish.common.job_client import JobClient
+from flinkish.errors import UserError
 
 T = TypeVar("T")
 
@@ -16,7 +17,7 @@ class CloseableIterator(Generic[T]):
 
     Args:
         records: has ``__next__`` and ``close()``; raises the job's error after the last record.
-        job_client: the job, or None.
+        job_client: the job; None: it is told by `attach`, before the first record is asked for.
     """
 
     def __init__(self, records: Any, job_client: Optional[JobClient] = None):
@@ -29,10 +30,20 @@ class CloseableIterator(Generic[T]):
     def job_client(self) -> Optional[JobClient]:
         return self._job_client
 
+    def attach(self, job_client: JobClient) -> None:
+        """The job has been submitted."""
+        self._job_client = job_client
+
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
+        if self._job_client is None:
+            raise UserError(
+                "could not read the records of a stream",
+                why="its job has not been started",
+                do="call env.execute_async() first",
+            )
         try:
             return next(self._records)
         except StopIteration:
@@ -46,8 +57,8 @@ class CloseableIterator(Generic[T]):
         """All records are read: wait for the end of the job, so that its errors are not lost."""
         if not self._over and not self._closed:
             self._over = True
-            if self._job_client is not None:
-                self._job_client.wait()
+            assert self._job_client is not None
+            self._job_client.wait()
 
     def close(self) -> None:
         if self._closed:

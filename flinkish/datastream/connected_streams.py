@@ -14,7 +14,7 @@ from flinkish.datastream.function_adapters import (
     require_function,
 )
 from flinkish.datastream.functions import CoFlatMapFunction, CoMapFunction
-from flinkish.datastream.keyed_stream import KeyedStream
+from flinkish.datastream.keyed_stream import KeyedStream, common_key_type, with_key_type
 from flinkish.datastream.transformations import (
     CoFlatMapOperator,
     CoMapOperator,
@@ -23,7 +23,6 @@ from flinkish.datastream.transformations import (
     Operator,
     TwoInputTransformation,
 )
-from flinkish.errors import InvalidJobError
 
 __all__ = ["ConnectedStreams"]
 
@@ -43,13 +42,8 @@ class ConnectedStreams:
         """Bring equal keys of both streams together."""
         stream1 = self.stream1.key_by(key_selector1, key_type)
         stream2 = self.stream2.key_by(key_selector2, key_type)
-        if None not in (stream1.key_type, stream2.key_type) and stream1.key_type != stream2.key_type:
-            raise InvalidJobError(
-                "could not connect streams with keys of different types",
-                why=f"the first key is {stream1.key_type}, the second {stream2.key_type}",
-                do="choose keys of one type, or give key_type",
-            )
-        return ConnectedStreams(stream1, stream2)
+        common = common_key_type(stream1.key_type, stream2.key_type, "connect")
+        return ConnectedStreams(with_key_type(stream1, common), with_key_type(stream2, common))
 
     def map(
         self,

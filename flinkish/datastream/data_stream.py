@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
 from flinkish.common._lazy import lazy_exports
 from flinkish.common.arguments import check_argument
+from flinkish.common.constants import WINDOW_STATE_NAME as WINDOW_STATE_NAME
 from flinkish.common.execution_config import check_max_parallelism, check_parallelism
 from flinkish.common.time import TimeLike, to_milliseconds
 from flinkish.common.typeinfo import TypeInformation, Types
@@ -59,9 +60,13 @@ from flinkish.errors import InvalidJobError
 if TYPE_CHECKING:
     from flinkish.common.execution_config import ExecutionConfig
     from flinkish.datastream.broadcast_stream import BroadcastConnectedStream, BroadcastStream
+    from flinkish.datastream.cached_data_stream import CachedDataStream
     from flinkish.datastream.closeable_iterator import CloseableIterator
+    from flinkish.datastream.co_grouped_streams import CoGroupedStreams
     from flinkish.datastream.connected_streams import ConnectedStreams
+    from flinkish.datastream.joined_streams import JoinedStreams
     from flinkish.datastream.keyed_stream import KeyedStream
+    from flinkish.datastream.partition_windowed_stream import PartitionWindowedStream
     from flinkish.datastream.slot_sharing_group import SlotSharingGroup
     from flinkish.datastream.stream_execution_environment import StreamExecutionEnvironment
     from flinkish.datastream.windowed_stream import AllWindowedStream
@@ -70,6 +75,7 @@ __all__ = [  # noqa: F822 (the lazy ones are below)
     "AllWindowedStream",
     "BroadcastConnectedStream",
     "BroadcastStream",
+    "CachedDataStream",
     "CloseableIterator",
     "ConnectedStreams",
     "DataStream",
@@ -82,6 +88,7 @@ _, __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "flinkish.datastream.broadcast_stream": ["BroadcastConnectedStream", "BroadcastStream"],
+        "flinkish.datastream.cached_data_stream": ["CachedDataStream"],
         "flinkish.datastream.closeable_iterator": ["CloseableIterator"],
         "flinkish.datastream.connected_streams": ["ConnectedStreams"],
         "flinkish.datastream.keyed_stream": ["KeyedStream"],
@@ -92,7 +99,8 @@ _, __getattr__, __dir__ = lazy_exports(
 
 #: What only a KeyedStream has.
 _NEEDS_KEY = frozenset(
-    ("count_window", "max", "max_by", "min", "min_by", "reduce", "sum", "window")
+    ("count_window", "interval_join", "max", "max_by", "min", "min_by", "pre_aggregate", "reduce", "sum",
+     "window")
 )  # fmt: skip
 
 S = TypeVar("S", bound="_OperatorSettings")
@@ -304,6 +312,13 @@ class DataStream(_OperatorSettings):
     def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> "DataStream":
         """Give records new event times, and the stream new watermarks."""
         check_watermark_strategy(watermark_strategy, self.transformation.output_type)
+        if watermark_strategy.alignment is not None:
+            raise InvalidJobError(
+                "could not align the watermarks of a stream that is read already",
+                where="assign_timestamps_and_watermarks()",
+                why="alignment lets sources wait for each other, and between source and here nothing can wait",
+                do="give the strategy with its alignment to from_source()",
+            )
         return self._apply(
             "Timestamps/Watermarks",
             TimestampsAndWatermarksOperator(watermark_strategy),
@@ -360,11 +375,33 @@ class DataStream(_OperatorSettings):
         from flinkish.datastream.connected_streams import ConnectedStreams
 
         if isinstance(ds, BroadcastStream):
+            self._same_environment(ds.input_stream, "connect")
             return BroadcastConnectedStream(self, ds, ds.broadcast_state_descriptors)
-        if not isinstance(ds, DataStream):
-            raise InvalidJobError(f"connect() takes a stream, not {ds!r}")
-        self._same_environment(ds, "connect")
-        return ConnectedStreams(self, ds)
+        return ConnectedStreams(self, self._other(ds, "connect"))
+
+    def join(self, other_stream: "DataStream") -> "JoinedStreams":
+        """Pairs of records with equal keys in one window."""
+        from flinkish.datastream.joined_streams import JoinedStreams
+
+        return JoinedStreams(self, self._other(other_stream, "join"))
+
+    def co_group(self, other_stream: "DataStream") -> "CoGroupedStreams":
+        """The records of both streams with equal keys in one window."""
+        from flinkish.datastream.co_grouped_streams import CoGroupedStreams
+
+        return CoGroupedStreams(self, self._other(other_stream, "co_group"))
+
+    def full_window_partition(self) -> "PartitionWindowedStream":
+        """What each subtask gets as one window, which fires when the input has ended."""
+        from flinkish.datastream.partition_windowed_stream import NonKeyedPartitionWindowedStream
+
+        return NonKeyedPartitionWindowedStream(self)
+
+    def _other(self, stream: "DataStream", what: str) -> "DataStream":
+        if not isinstance(stream, DataStream):
+            raise InvalidJobError(f"{what}() takes a stream, not {stream!r}")
+        self._same_environment(stream, what)
+        return stream
 
     def _same_environment(self, other: "DataStream", what: str) -> None:
         if other.environment is not self.environment:
@@ -508,39 +545,61 @@ class DataStream(_OperatorSettings):
             a list with ``limit``, else an iterator over the records while the job runs; close it
             (``with``), which cancels a job that still runs.  With checkpoints records come with each complete one.
         """
-        from flinkish.connectors.collect_sink import CheckpointedCollectSink, CollectSink
-        from flinkish.datastream.closeable_iterator import CloseableIterator
-
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
             raise InvalidJobError(f"the limit must be an int of at least 0, not {limit!r}")
-        checkpoints = self.environment.get_checkpoint_config()
-        exactly_once = checkpoints.get_checkpointing_mode() is CheckpointingMode.EXACTLY_ONCE
-        by_checkpoints = checkpoints.is_checkpointing_enabled() and exactly_once
-        sink: CollectSink = CheckpointedCollectSink() if by_checkpoints else CollectSink()
-        collected = self.sink_to(sink).name("Data stream collect sink")
-        parallelism = _common_parallelism(self.transformation)
-        if parallelism is not None:  # the records of one subtask stay in order
-            collected.set_parallelism(parallelism)
-        job_client = self.environment.execute_async(job_execution_name or "DataStream Collect")
-        results = sink.results()
-
-        def end_with(job: Any) -> None:  # a job that fails early never gets to closing its sinks
-            if job.exception() is not None:
-                results.fail(job.exception())
-
-        job_client.get_job_execution_result().add_done_callback(end_with)
-        records: CloseableIterator = CloseableIterator(results, job_client)
+        records = self.collect_async()
+        self.environment.execute_async(job_execution_name or "DataStream Collect")
         if limit is None:
             return records
         with records:
             return list(itertools.islice(records, limit))
 
-    def cache(self) -> "DataStream":
-        raise InvalidJobError(
-            "could not cache the stream",
-            why="results of one job are not kept for the next",
-            do="write it to files with sink_to(), and read those",
-        )
+    def collect_async(self) -> "CloseableIterator":
+        """The records of this stream, in the driver, of the next job of the environment: start it with
+        ``execute_async()``, then iterate.  (``execute()`` would wait for its end, and a job whose records nobody reads
+        stops after some thousands.)
+
+        >>> squares = env.from_sequence(1, 10).map(lambda n: n * n).collect_async()
+        >>> client = env.execute_async()
+        >>> list(squares)
+        """
+        from flinkish.datastream.closeable_iterator import CloseableIterator
+
+        results = collect_sink_of(self, "Data stream collect sink")
+        records: CloseableIterator = CloseableIterator(results)
+
+        def begin(job_client: Any) -> None:
+            records.attach(job_client)
+
+            def end_with(job: Any) -> None:  # a job that fails early never gets to closing its sinks
+                if job.exception() is not None:
+                    results.fail(job.exception())
+
+            job_client.get_job_execution_result().add_done_callback(end_with)
+
+        self.environment.before_job(begin)
+        return records
+
+    def cache(self) -> "CachedDataStream":
+        """This stream, its records kept in the driver for the jobs after the next one."""
+        from flinkish.datastream.cached_data_stream import CachedDataStream
+
+        return self.environment.add_cache(CachedDataStream(self))
+
+
+def collect_sink_of(stream: DataStream, name: str) -> Any:
+    """Add a sink that brings the records to the driver; its ``CollectResults``."""
+    from flinkish.connectors.collect_sink import CheckpointedCollectSink, CollectSink
+
+    checkpoints = stream.environment.get_checkpoint_config()
+    exactly_once = checkpoints.get_checkpointing_mode() is CheckpointingMode.EXACTLY_ONCE
+    by_checkpoints = checkpoints.is_checkpointing_enabled() and exactly_once
+    sink: CollectSink = CheckpointedCollectSink() if by_checkpoints else CollectSink()
+    collected = stream.sink_to(sink).name(name)
+    parallelism = _common_parallelism(stream.transformation)
+    if parallelism is not None:  # the records of one subtask stay in order
+        collected.set_parallelism(parallelism)
+    return sink.results()
 
 
 class DataStreamSink(_OperatorSettings):

@@ -8,7 +8,8 @@ __all__ = ["RuntimeExecutionMode"]
 
 
 class RuntimeExecutionMode(Enum):
-    """STREAMING handles bounded and unbounded input; BATCH is refused, AUTOMATIC is STREAMING."""
+    """STREAMING gives results as records come, of bounded and unbounded input; BATCH gives final results of bounded
+    input; AUTOMATIC is BATCH where all sources are bounded."""
 
     STREAMING = 0
     BATCH = 1

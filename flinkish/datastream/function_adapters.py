@@ -12,6 +12,8 @@ from flinkish.datastream.fields import Field, FieldSelector, check_field, declar
 from flinkish.datastream.functions import (
     AggregateFunction,
     AllWindowFunction,
+    AsyncFunction,
+    BroadcastProcessFunction,
     CoFlatMapFunction,
     CoMapFunction,
     CoProcessFunction,
@@ -19,6 +21,7 @@ from flinkish.datastream.functions import (
     FlatMapFunction,
     Function,
     FunctionWrapper,
+    KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     KeySelector,
@@ -31,12 +34,20 @@ from flinkish.datastream.functions import (
     SinkFunction,
     WindowFunction,
 )
+from flinkish.datastream.join_functions import (
+    CoGroupFunction,
+    FlatJoinFunction,
+    JoinFunction,
+    MapPartitionFunction,
+    ProcessJoinFunction,
+)
 from flinkish.errors import InvalidJobError
 
 #: Kinds of functions whose result is used as it is: the methods that must not be generators.
 _NOT_ITERATED: dict[type, tuple[str, ...]] = {
     CoMapFunction: ("map1", "map2"),
     FilterFunction: ("filter",),
+    JoinFunction: ("join",),
     KeySelector: ("get_key",),
     MapFunction: ("map",),
     Partitioner: ("partition",),
@@ -52,11 +63,24 @@ _PARAMETERS: dict[type, dict[str, tuple[str, ...]]] = {
         "get_result": ("accumulator",),
     },
     AllWindowFunction: {"apply": ("window", "inputs")},
+    AsyncFunction: {"async_invoke": ("value",), "timeout": ("value",)},
+    BroadcastProcessFunction: {
+        "process_element": ("value", "ctx"),
+        "process_broadcast_element": ("value", "ctx"),
+    },
     CoFlatMapFunction: {"flat_map1": ("value",), "flat_map2": ("value",)},
+    CoGroupFunction: {"co_group": ("first", "second")},
     CoMapFunction: {"map1": ("value",), "map2": ("value",)},
     CoProcessFunction: {"process_element1": ("value", "ctx"), "process_element2": ("value", "ctx")},
     FilterFunction: {"filter": ("value",)},
+    FlatJoinFunction: {"join": ("first", "second")},
     FlatMapFunction: {"flat_map": ("value",)},
+    JoinFunction: {"join": ("first", "second")},
+    KeyedBroadcastProcessFunction: {
+        "process_element": ("value", "ctx"),
+        "process_broadcast_element": ("value", "ctx"),
+        "on_timer": ("timestamp", "ctx"),
+    },
     KeyedCoProcessFunction: {
         "process_element1": ("value", "ctx"),
         "process_element2": ("value", "ctx"),
@@ -65,9 +89,11 @@ _PARAMETERS: dict[type, dict[str, tuple[str, ...]]] = {
     KeyedProcessFunction: {"process_element": ("value", "ctx"), "on_timer": ("timestamp", "ctx")},
     KeySelector: {"get_key": ("value",)},
     MapFunction: {"map": ("value",)},
+    MapPartitionFunction: {"map_partition": ("values",)},
     Partitioner: {"partition": ("key", "num_partitions")},
     ProcessAllWindowFunction: {"process": ("context", "elements")},
     ProcessFunction: {"process_element": ("value", "ctx")},
+    ProcessJoinFunction: {"process_element": ("left", "right", "ctx")},
     ProcessWindowFunction: {"process": ("key", "context", "elements")},
     ReduceFunction: {"reduce": ("value1", "value2")},
     SinkFunction: {"invoke": ("value", "context")},
@@ -76,6 +102,7 @@ _PARAMETERS: dict[type, dict[str, tuple[str, ...]]] = {
 
 #: The same of a plain callable, where it is not what the only method gets.
 _PARAMETERS_OF_CALLABLE: dict[type, tuple[str, ...]] = {
+    AsyncFunction: ("value",),
     KeyedProcessFunction: ("value", "ctx"),
     SinkFunction: ("value",),
 }
@@ -111,11 +138,12 @@ def check_function(function: Any, kind: type, method: str) -> Any:
             f"{method}() cannot use {_describe(function)}",
             do=f"give a {kind.__name__} or a plain callable",
         )
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+    is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+    if is_async and kind is not AsyncFunction:
         raise InvalidJobError(
             f"{method}() cannot use the async function {getattr(function, '__name__', function)!r}",
             why="nothing awaits it: its results would be coroutines",
-            do="write it with def; calls of services go into a flat_map() that collects some records first",
+            do="write it with def; calls of services go into AsyncDataStream.unordered_wait()",
         )
     if kind in _NOT_ITERATED:
         _refuse_generator(function, method)
@@ -268,7 +296,7 @@ def partitioner_of(partitioner: Any) -> Callable[[Any, int], int]:
 # ---- process functions of plain callables -------------------------------------------------------
 
 
-class _Delegating(FunctionWrapper):
+class DelegatingFunction(FunctionWrapper):
     """Opens and closes the function it stands for, when that is a Function."""
 
     def open(self, runtime_context: Any) -> None:
@@ -294,7 +322,14 @@ class CallableKeyedProcessFunction(FunctionWrapper, KeyedProcessFunction):
         return self._func(value, ctx)
 
 
-class KeyedProcessFunctionOfProcessFunction(_Delegating, KeyedProcessFunction):
+class CallableProcessJoinFunction(FunctionWrapper, ProcessJoinFunction):
+    """``function(left, right, ctx)``."""
+
+    def process_element(self, left: Any, right: Any, ctx: Any) -> Any:
+        return self._func(left, right, ctx)
+
+
+class KeyedProcessFunctionOfProcessFunction(DelegatingFunction, KeyedProcessFunction):
     """A ProcessFunction on a keyed stream."""
 
     def process_element(self, value: Any, ctx: Any) -> Any:
@@ -308,7 +343,7 @@ class CallableWindowFunction(FunctionWrapper, WindowFunction):
         return self._func(key, window, inputs)
 
 
-class WindowFunctionOfAllWindowFunction(_Delegating, WindowFunction):
+class WindowFunctionOfAllWindowFunction(DelegatingFunction, WindowFunction):
     """An AllWindowFunction, or ``function(window, inputs)``."""
 
     def apply(self, key: Any, window: Any, inputs: Any) -> Any:
@@ -316,7 +351,7 @@ class WindowFunctionOfAllWindowFunction(_Delegating, WindowFunction):
         return (function.apply if isinstance(function, AllWindowFunction) else function)(window, inputs)
 
 
-class ProcessWindowFunctionOfProcessAllWindowFunction(_Delegating, ProcessWindowFunction):
+class ProcessWindowFunctionOfProcessAllWindowFunction(DelegatingFunction, ProcessWindowFunction):
     """A ProcessAllWindowFunction."""
 
     def process(self, key: Any, context: Any, elements: Any) -> Any:
@@ -360,7 +395,7 @@ class CallableCoFlatMapFunction(CoFlatMapFunction):
         return self._flat_map2(value)
 
 
-class KeyedCoProcessFunctionOfCoProcessFunction(_Delegating, KeyedCoProcessFunction):
+class KeyedCoProcessFunctionOfCoProcessFunction(DelegatingFunction, KeyedCoProcessFunction):
     """A CoProcessFunction on two keyed streams."""
 
     def process_element1(self, value: Any, ctx: Any) -> Any:
@@ -404,6 +439,23 @@ def co_process_function_of(function: Any, keyed: bool) -> Any:
         _check_methods(function, CoProcessFunction, "process")
         return KeyedCoProcessFunctionOfCoProcessFunction(function)
     return require_function(function, KeyedCoProcessFunction, "process")
+
+
+def broadcast_process_function_of(function: Any, keyed: bool) -> Any:
+    kinds: tuple[type, ...] = BroadcastProcessFunction, KeyedBroadcastProcessFunction
+    other, kind = kinds if keyed else reversed(kinds)
+    if isinstance(function, other):
+        raise InvalidJobError(
+            f"process() cannot use a {other.__name__} here",
+            why=f"the stream that is connected with the broadcast one has {'a' if keyed else 'no'} key",
+            do=f"give a {kind.__name__}" + ("" if keyed else ", or call key_by() on that stream"),
+        )
+    return require_function(function, kind, "process")
+
+
+def process_join_function_of(function: Any) -> ProcessJoinFunction:
+    function = check_function(function, ProcessJoinFunction, "process")
+    return function if isinstance(function, ProcessJoinFunction) else CallableProcessJoinFunction(function)
 
 
 def window_function_of(function: Any, method: str) -> Any:

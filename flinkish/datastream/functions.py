@@ -14,6 +14,9 @@ import abc
 from enum import Enum
 from typing import Any, Callable, Generic, Iterable, Mapping, Optional, TypeVar, Union
 
+from flinkish.common.accumulators import Accumulator, DoubleCounter, Histogram, IntCounter, LongCounter
+from flinkish.common.arguments import check_argument
+from flinkish.common._lazy import lazy_exports
 from flinkish.datastream.state import (
     AggregatingState,
     AggregatingStateDescriptor,
@@ -26,11 +29,14 @@ from flinkish.datastream.state import (
     ReadOnlyBroadcastState,
     ReducingState,
     ReducingStateDescriptor,
+    State,
+    StateDescriptor,
     ValueState,
     ValueStateDescriptor,
 )
 from flinkish.datastream.time_domain import TimeDomain
 from flinkish.datastream.timerservice import TimerService
+from flinkish.errors import UserError
 
 W = TypeVar("W")
 W2 = TypeVar("W2")
@@ -64,6 +70,7 @@ __all__ = [
     "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
+    "KeyedStateFunction",
     "KeyedStateStore",
     "MapFunction",
     "NullByteKeySelector",
@@ -133,6 +140,47 @@ class RuntimeContext(KeyedStateStore):
     @abc.abstractmethod
     def get_metrics_group(self) -> Any:
         """The operator's ``flinkish.metrics.MetricGroup``."""
+
+    @abc.abstractmethod
+    def _accumulators(self) -> dict[str, Accumulator]:
+        """Of the subtask, by name; see ``flinkish.common.accumulators``."""
+
+    def add_accumulator(self, name: str, accumulator: Accumulator) -> None:
+        """Raises: UserError: the subtask has one of that name; it may be another operator's of the chain."""
+        check_argument(accumulator, Accumulator, "add_accumulator()", "accumulator")
+        known = self._accumulators()
+        if check_argument(name, str, "add_accumulator()", "name") in known:
+            raise UserError(
+                f'could not add the accumulator "{name}"', why=f"there is a {type(known[name]).__name__} of that name"
+            )
+        known[name] = accumulator
+
+    def get_accumulator(self, name: str) -> Optional[Accumulator]:
+        """None when there is none of that name."""
+        return self._accumulators().get(name)
+
+    def _counter(self, name: str, kind: type) -> Any:
+        accumulator = self._accumulators().setdefault(name, kind())
+        if type(accumulator) is not kind:
+            raise UserError(
+                f'could not get the {kind.__name__} "{name}"',
+                why=f"there is a {type(accumulator).__name__} of that name",
+                do="choose another name",
+            )
+        return accumulator
+
+    def get_int_counter(self, name: str) -> IntCounter:
+        """The accumulator of that name; made when there is none."""
+        return self._counter(name, IntCounter)
+
+    def get_long_counter(self, name: str) -> LongCounter:
+        return self._counter(name, LongCounter)
+
+    def get_double_counter(self, name: str) -> DoubleCounter:
+        return self._counter(name, DoubleCounter)
+
+    def get_histogram(self, name: str) -> Histogram:
+        return self._counter(name, Histogram)
 
 
 class Function(abc.ABC):
@@ -551,9 +599,23 @@ class BroadcastProcessFunction(BaseBroadcastProcessFunction, Generic[IN1, IN2, O
     ) -> Optional[Iterable[OUT]]: ...
 
 
+class KeyedStateFunction(abc.ABC):
+    """What `KeyedBroadcastProcessFunction.Context.apply_to_keyed_state` does with the state of each key.  (Flink has it
+    for Java; a plain callable does too.)"""
+
+    @abc.abstractmethod
+    def process(self, key: Any, state: State) -> None:
+        """``state`` is that of ``key``, which may be read, changed and cleared."""
+
+
 class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction, Generic[KEY, IN1, IN2, OUT]):
     class Context(BaseBroadcastProcessFunction.Context):
-        pass
+        @abc.abstractmethod
+        def apply_to_keyed_state(
+            self, state_descriptor: StateDescriptor, function: Union[KeyedStateFunction, Callable[[Any, Any], None]]
+        ) -> None:
+            """Call ``function(key, state)`` for each key of this subtask that has something in that keyed state, in no
+            particular order.  For maintenance: it reads all of it while everything else waits."""
 
     class ReadOnlyContext(BaseBroadcastProcessFunction.ReadOnlyContext):
         @abc.abstractmethod
@@ -673,3 +735,17 @@ class AsyncFunctionDescriptor:
 
 JobParameters = Mapping[str, str]
 FunctionLike = Union[Function, Callable[..., Any]]
+
+#: Those of joins can be imported from here too.
+_, __getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "flinkish.datastream.join_functions": [
+            "CoGroupFunction",
+            "FlatJoinFunction",
+            "JoinFunction",
+            "MapPartitionFunction",
+            "ProcessJoinFunction",
+        ]
+    },
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
+from flinkish.common.time import Time, TimeLike
 from flinkish.common.typeinfo import TypeInformation
 from flinkish.datastream.aggregations import field_aggregation
 from flinkish.datastream.data_stream import DataStream
@@ -20,6 +21,9 @@ from flinkish.datastream.transformations import (
 from flinkish.errors import InvalidJobError
 
 if TYPE_CHECKING:
+    from flinkish.datastream.interval_join import IntervalJoin
+    from flinkish.datastream.partition_windowed_stream import PartitionWindowedStream
+    from flinkish.datastream.pre_aggregated_stream import PreAggregatedStream
     from flinkish.datastream.windowed_stream import WindowedStream
 
 __all__ = ["KeyedStream"]
@@ -107,6 +111,20 @@ class KeyedStream(DataStream):
         function = field_aggregation(kind.name.lower(), field, self.transformation.output_type)
         return self._reduce("Keyed Aggregation", function)
 
+    def pre_aggregate(
+        self, size: int = 1000, latency: TimeLike = Time.milliseconds(100)
+    ) -> "PreAggregatedStream":
+        """Combine records of equal keys before they are sent to the key's subtask, as Flink SQL does with mini-batches
+        (`docs/skew.md`).  Against skew: a frequent key then costs its subtask one value for each batch.
+
+        Args:
+            size: records, >= 1, after which a producer sends what it has combined.
+            latency: how long a record waits for that at most, >= 1 ms.
+        """
+        from flinkish.datastream.pre_aggregated_stream import PreAggregatedStream
+
+        return PreAggregatedStream(self, size, latency)
+
     def window(self, window_assigner: Any) -> "WindowedStream":
         from flinkish.datastream.windowed_stream import WindowedStream
 
@@ -116,6 +134,24 @@ class KeyedStream(DataStream):
         from flinkish.datastream.windowed_stream import WindowedStream, count_assigner
 
         return WindowedStream(self, count_assigner(size, slide))
+
+    def full_window_partition(self) -> "PartitionWindowedStream":
+        """Each key as one window, which fires when the input has ended."""
+        from flinkish.datastream.partition_windowed_stream import KeyedPartitionWindowedStream
+
+        return KeyedPartitionWindowedStream(self)
+
+    def interval_join(self, other_stream: "KeyedStream") -> "IntervalJoin":
+        """Join records of equal keys whose event times lie near each other."""
+        from flinkish.datastream.interval_join import IntervalJoin
+
+        if not isinstance(other_stream, KeyedStream):
+            raise InvalidJobError(
+                f"interval_join() takes a KeyedStream, not a {type(other_stream).__name__}",
+                do="call key_by(...) on the other stream too",
+            )
+        self._same_environment(other_stream, "interval_join")
+        return IntervalJoin(self, other_stream)
 
     # ---- what a key changes ---------------------------------------------------------------------
 
@@ -131,3 +167,27 @@ class KeyedStream(DataStream):
             why="key_by() has chosen the subtask of each record",
             do="partition the stream before key_by(), or leave key_by() out",
         )
+
+
+def with_key_type(stream: KeyedStream, key_type: Optional[TypeInformation]) -> KeyedStream:
+    """The same stream, keys converted to that type."""
+    if key_type == stream.key_type:
+        return stream
+    field = stream.transformation.partitioner.key_field  # type: ignore[attr-defined]
+    return KeyedStream(stream.original, stream.key_selector, key_type, field)
+
+
+def common_key_type(
+    first: Optional[TypeInformation], second: Optional[TypeInformation], method: str
+) -> Optional[TypeInformation]:
+    """The declared key type of two streams that meet by key; one may leave it to the other.
+
+    Raises:
+        InvalidJobError: they differ."""
+    if None not in (first, second) and first != second:
+        raise InvalidJobError(
+            f"could not {method}() streams with keys of different types",
+            why=f"the first key is {first}, the second {second}",
+            do="choose keys of one type, or give key_type",
+        )
+    return first or second

@@ -68,6 +68,17 @@ class EmbeddedRocksDBStateBackend(StateBackend):
     def get_predefined_options(self) -> PredefinedOptions:
         return self._predefined
 
+    def set_options(self, options_factory_class_name: str) -> None:
+        raise InvalidJobError(
+            f"could not use {options_factory_class_name!r} for the options of RocksDB",
+            why="it names a class of Java, and there is no JVM in a slot",
+            do="set the keys state.backend.rocksdb.* (conf/flinkish-conf.yaml), or set_predefined_options()",
+        )
+
+    def get_options(self) -> None:
+        """None: options of a class of Java are refused."""
+        return None
+
     def get_number_of_transfer_threads(self) -> int:
         return self._transfer_threads
 

@@ -6,14 +6,16 @@ import os
 import reprlib
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Iterable, NoReturn, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, ClassVar, Iterable, NoReturn, Optional, Union
 
 from flinkish.common import options
 from flinkish.common.arguments import check_argument
 from flinkish.common.configuration import Configuration
-from flinkish.common.configuration_check import batch_is_refused, check_configuration
+from flinkish.common.configuration_check import check_configuration
 from flinkish.common.driver_only import check_in_driver
 from flinkish.common.execution_config import ExecutionConfig, check_parallelism
+from flinkish.common.io import InputFormat
+from flinkish.common.job_listener import JobListener
 from flinkish.common.notices import warn_user
 from flinkish.common.restart_strategy import RestartStrategyConfiguration
 from flinkish.common.time import TimeLike, to_milliseconds
@@ -35,11 +37,12 @@ from flinkish.datastream.transformations import (
     SourceTransformation,
     Transformation,
 )
-from flinkish.errors import InvalidJobError
+from flinkish.errors import FlinkishError, InvalidJobError
 
 if TYPE_CHECKING:
     from flinkish.common.job_client import JobClient
     from flinkish.common.job_execution_result import JobExecutionResult
+    from flinkish.datastream.cached_data_stream import CachedDataStream
     from flinkish.datastream.functions import SourceFunction
     from flinkish.graph.stream_graph import StreamGraph
 
@@ -78,6 +81,9 @@ class StreamExecutionEnvironment:
         self._transformations: list[Transformation] = []
         self._sinks_to_run = SinksToRun.of_caller()
         self._slot_sharing_groups: dict[str, SlotSharingGroup] = {}
+        self._job_listeners: list[JobListener] = []
+        self._caches: list[CachedDataStream] = []
+        self._before_job: list[Callable[[JobClient], None]] = []
 
     @staticmethod
     def get_execution_environment(
@@ -170,9 +176,8 @@ class StreamExecutionEnvironment:
         return self
 
     def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> "StreamExecutionEnvironment":
+        """How the jobs of this environment run; also ``execution.runtime-mode``."""
         check_argument(execution_mode, RuntimeExecutionMode, "set_runtime_mode()", "execution_mode")
-        if execution_mode is RuntimeExecutionMode.BATCH:
-            raise batch_is_refused()
         self._configuration.set(options.EXECUTION_RUNTIME_MODE, execution_mode.name)
         return self
 
@@ -313,9 +318,6 @@ class StreamExecutionEnvironment:
     def add_classpaths(self, *classpaths: str) -> None:
         _no_jvm("add_classpaths")
 
-    def create_input(self, input_format: Any, type_info: Optional[TypeInformation] = None) -> DataStream:
-        _no_jvm("create_input")
-
     # ---- sources --------------------------------------------------------------------------------
 
     def from_source(
@@ -375,6 +377,31 @@ class StreamExecutionEnvironment:
         return self.from_source(
             NumberSequenceSource(start, end), WatermarkStrategy.no_watermarks(), "Sequence Source"
         )
+
+    def create_input(self, input_format: Any, type_info: Optional[TypeInformation] = None) -> DataStream:
+        """Records of an ``InputFormat``, for example ``AvroInputFormat``."""
+        do = "give for example AvroInputFormat (flinkish.datastream.formats.avro)"
+        check_argument(input_format, InputFormat, "create_input()", "input_format", do)
+        source = input_format.create_source()
+        return self.from_source(source, WatermarkStrategy.no_watermarks(), "Custom Source", type_info)
+
+    def read_text_file(self, file_path: Any, charset_name: str = "UTF-8") -> DataStream:
+        """The lines of a text file, of the files of a folder, or of those that match a pattern."""
+        from flinkish.connectors.files.formats import TextLineFormat
+
+        return self.read_file(TextLineFormat(charset_name), file_path)
+
+    def read_file(self, file_format: Any, file_path: Any) -> DataStream:
+        """The records of files as they are when the job starts; as ``FileSource(file_path, file_format)``.
+
+        Args:
+            file_format: "text", "csv", "parquet", "avro" or a ``FileFormat``.
+            file_path: one or several; local or a URI.
+        """
+        from flinkish.connectors.files.file_source import FileSource
+
+        source = FileSource(file_path, file_format)
+        return self.from_source(source, WatermarkStrategy.no_watermarks(), "Custom File Source")
 
     def from_elements(self, *elements: Any) -> DataStream:
         return self.from_collection(elements)
@@ -444,6 +471,15 @@ class StreamExecutionEnvironment:
         if isinstance(transformation, SinkTransformation):
             self._sinks_to_run.add()
 
+    def add_cache(self, stream: "CachedDataStream") -> "CachedDataStream":
+        """Keep the records of ``stream`` when a job computes them."""
+        self._caches.append(stream)
+        return stream
+
+    def before_job(self, begin: "Callable[[JobClient], None]") -> None:
+        """Call ``begin`` with the next job, when it has been submitted."""
+        self._before_job.append(begin)
+
     def get_stream_graph(
         self, job_name: Optional[str] = None, clear_transformations: bool = False
     ) -> "StreamGraph":
@@ -476,10 +512,17 @@ class StreamExecutionEnvironment:
             FlinkishError: any other reason."""
         client = self.execute_async(job_name)
         try:
-            return client.wait()
+            result = client.wait()
         except KeyboardInterrupt:
             self._cancel_interrupted(client)
             raise
+        except FlinkishError as error:
+            for listener in self._job_listeners:
+                listener.on_job_executed(None, error)
+            raise
+        for listener in self._job_listeners:
+            listener.on_job_executed(result, None)
+        return result
 
     @staticmethod
     def _cancel_interrupted(client: "JobClient") -> None:
@@ -490,15 +533,47 @@ class StreamExecutionEnvironment:
 
     def execute_async(self, job_name: Optional[str] = None) -> "JobClient":
         """Start the program and return at once."""
+        try:
+            client = self._submit(job_name)
+        except Exception as error:
+            for listener in self._job_listeners:
+                listener.on_job_submitted(None, error)
+            raise
+        for listener in self._job_listeners:
+            listener.on_job_submitted(client, None)
+        return client
+
+    def _submit(self, job_name: Optional[str]) -> "JobClient":
         check_in_driver("start a job")
+        if self._caches:
+            from flinkish.datastream.cached_data_stream import fill_caches
+
+            fill_caches(self, self._caches, self._transformations)
+        begins = self._before_job
         for warning in check_configuration(self._configuration):
             warn_user(warning)
         graph = self.get_stream_graph(job_name, clear_transformations=True)
+        has_interval = options.CHECKPOINTING_INTERVAL.text_in(graph.configuration) is not None
+        if self._checkpoint_config.is_checkpointing_enabled() and not has_interval:
+            warn_user("a batch job takes no checkpoints, so the interval of checkpoints has no effect")
         from flinkish.shell.executor import execute_async
 
-        return execute_async(
-            graph, self._configuration.copy(), spark=self._spark, cluster=self._cluster
+        client = execute_async(graph, self._configuration.copy(), spark=self._spark, cluster=self._cluster)
+        for begin in begins:
+            begin(client)
+        return client
+
+    def register_job_listener(self, job_listener: JobListener) -> None:
+        """Tell ``job_listener`` of the jobs that this environment starts from now on."""
+        self._job_listeners.append(
+            check_argument(job_listener, JobListener, "register_job_listener()", "job_listener")
         )
+
+    def clear_job_listeners(self) -> None:
+        self._job_listeners.clear()
+
+    def get_job_listeners(self) -> list[JobListener]:
+        return list(self._job_listeners)
 
     def get_execution_plan(self) -> str:
         """The program so far as JSON, in Flink's form."""
@@ -515,6 +590,7 @@ class StreamExecutionEnvironment:
     def close(self) -> None:
         """Forget the program; jobs that run go on."""
         self._transformations = []
+        self._before_job = []
         self._sinks_to_run.clear()
 
     # ---- notebooks ------------------------------------------------------------------------------

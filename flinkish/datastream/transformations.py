@@ -102,6 +102,74 @@ class KeyedCoProcessOperator(Operator):
 
 
 @dataclass
+class BroadcastProcessOperator(Operator):
+    """The second input is broadcast.  ``descriptors``: of the broadcast states."""
+
+    function: Any
+    descriptors: tuple[Any, ...] = ()
+
+
+@dataclass
+class KeyedBroadcastProcessOperator(Operator):
+    """The same with a first input that has keys; the second has none."""
+
+    function: Any
+    descriptors: tuple[Any, ...] = ()
+
+
+@dataclass
+class IntervalJoinOperator(Operator):
+    """``ProcessJoinFunction`` on two keyed streams.  Bounds are inclusive."""
+
+    function: Any
+    lower_ms: int
+    upper_ms: int
+    left_late_tag: Any = None
+    right_late_tag: Any = None
+
+
+@dataclass
+class LocalAggregationOperator(Operator):
+    """Combines records of equal keys before the exchange.
+
+    ``kind``: "reduce" or "aggregate".  ``size`` in records.  ``pane_ms``: only records whose event times lie in one pane
+    are combined (panes begin at ``offset_ms``); None: all of a key.
+    """
+
+    kind: str
+    function: Any
+    key_selector: Any
+    key_type: Any
+    size: int
+    latency_ms: int
+    pane_ms: Optional[int]
+    offset_ms: int
+
+
+@dataclass
+class PartitionWindowOperator(Operator):
+    """All records of a subtask as one window, which fires when the input has ended.
+
+    ``kind``: "map", "reduce" or "aggregate"; ``function``: a MapPartitionFunction or a callable of all records, what
+    reduces, or an AggregateFunction.
+    """
+
+    kind: str
+    function: Any
+
+
+@dataclass
+class AsyncWaitOperator(Operator):
+    """``function``: an AsyncFunction or a callable.  ``timeout_ms`` 0: none."""
+
+    function: Any
+    ordered: bool
+    timeout_ms: int
+    capacity: int
+    retry_strategy: Any
+
+
+@dataclass
 class TimestampsAndWatermarksOperator(Operator):
     watermark_strategy: Any
 

@@ -1,5 +1,7 @@
 """Windows, their assigners and triggers, under PyFlink's one module path."""
 
+from typing import TypeVar
+
 from flinkish.datastream.daily_windows import DailyEventTimeWindows, DailyProcessingTimeWindows
 from flinkish.datastream.delta_function import DeltaFunction
 from flinkish.datastream.evictors import (
@@ -9,6 +11,7 @@ from flinkish.datastream.evictors import (
     TimeEvictor,
     TimestampedValue,
 )
+from flinkish.datastream.functions import IN as IN, KEY as KEY, OUT as OUT, W as W, W2 as W2
 from flinkish.datastream.time_window import (
     CountWindow,
     CountWindowSerializer,
@@ -49,6 +52,8 @@ from flinkish.datastream.window_assigners import (
     TumblingProcessingTimeWindows,
     WindowAssigner,
 )
+
+T = TypeVar("T")
 
 __all__ = [
     "ContinuousEventTimeTrigger",

@@ -79,7 +79,8 @@ class JobEdge:
 @dataclass
 class JobVertex:
     """``id`` is the operator id of the chain's head.  ``parallelism_set``: the program sets that of one of its
-    operators, or one of them has no other, so it stays when the job is rescaled as a whole."""
+    operators, or one of them has no other, so it stays when the job is rescaled as a whole.
+    ``max_parallelism_derived``: from the parallelism, so that a job which is restored takes over the saved one."""
 
     id: str
     name: str
@@ -90,6 +91,7 @@ class JobVertex:
     inputs: list[JobEdge] = field(default_factory=list)
     outputs: list[JobEdge] = field(default_factory=list)
     parallelism_set: bool = False
+    max_parallelism_derived: bool = False
 
 
 @dataclass

@@ -103,6 +103,7 @@ def create_job_graph(stream_graph: StreamGraph, job_id: Optional[str] = None) ->
                 inputs=[job_edges[edge_ids[id(e)]] for e in head.in_edges],
                 outputs=[job_edges[edge_ids[id(e)]] for e in outputs],
                 parallelism_set=any(node.parallelism_set for node in nodes),
+                max_parallelism_derived=head.max_parallelism_derived,
             )
         )
     return JobGraph(

@@ -46,6 +46,7 @@ class StreamNode:
     key_selectors: tuple[Optional[Callable[[Any], Any]], ...] = ()
     key_type: Any = None
     output_type: Any = None
+    max_parallelism_derived: bool = False  # from the parallelism: the program sets none
     in_edges: list[StreamEdge] = field(default_factory=list)
     out_edges: list[StreamEdge] = field(default_factory=list)
 

@@ -17,7 +17,9 @@ from typing import Any, Iterable, Mapping, NamedTuple, Optional, Sequence
 
 from flinkish.common import options
 from flinkish.common.configuration_check import check_state_backend
+from flinkish.datastream.execution_mode import RuntimeExecutionMode
 from flinkish.datastream.partitioners import (
+    BroadcastPartitioner,
     CustomPartitioner,
     ForwardPartitioner,
     KeyGroupPartitioner,
@@ -25,8 +27,11 @@ from flinkish.datastream.partitioners import (
     StreamPartitioner,
 )
 from flinkish.datastream.transformations import (
+    BroadcastProcessOperator,
     ChainingStrategy,
     ColumnsToRowsOperator,
+    IntervalJoinOperator,
+    KeyedBroadcastProcessOperator,
     KeyedCoProcessOperator,
     KeyedProcessOperator,
     PartitionTransformation,
@@ -40,6 +45,7 @@ from flinkish.datastream.transformations import (
     WindowOperator,
 )
 from flinkish.errors import InvalidJobError
+from flinkish.graph.runtime_mode import determine_execution_mode
 from flinkish.graph.stream_graph import (
     DEFAULT_SLOT_SHARING_GROUP,
     StreamEdge,
@@ -49,7 +55,15 @@ from flinkish.graph.stream_graph import (
 from flinkish.state.key_groups import check_parallelism, default_max_parallelism
 
 DEFAULT_JOB_NAME = "Flinkish Streaming Job"
-_KEYED = (KeyedProcessOperator, ReduceOperator, WindowOperator, KeyedCoProcessOperator)
+_KEYED = (
+    IntervalJoinOperator,
+    KeyedBroadcastProcessOperator,
+    KeyedCoProcessOperator,
+    KeyedProcessOperator,
+    ReduceOperator,
+    WindowOperator,
+)
+_BROADCAST_STATE = (BroadcastProcessOperator, KeyedBroadcastProcessOperator)
 
 
 class _Input(NamedTuple):
@@ -105,7 +119,9 @@ class StreamGraphGenerator:
         self._nodes: dict[int, StreamNode] = {}
         self._physical: dict[int, PhysicalTransformation] = {}
         self._resolved: dict[int, list[_Input]] = {}
-        for transformation in _inputs_first(self.transformations):
+        transformations = _inputs_first(self.transformations)
+        self._set_runtime_mode(transformations)
+        for transformation in transformations:
             self._translate(transformation)
         if not self._nodes:
             raise InvalidJobError(
@@ -122,6 +138,26 @@ class StreamGraphGenerator:
         nodes = {node.id: node for node in _topological(self._nodes)}
         _assign_operator_ids(nodes.values(), self._physical)
         return StreamGraph(self.job_name, nodes, self.configuration, self.chaining_enabled)
+
+    def _set_runtime_mode(self, transformations: Sequence[Transformation]) -> None:
+        """From now on the configuration says STREAMING or BATCH; a batch takes no checkpoints and goes on from none."""
+        mode = determine_execution_mode(transformations, self.configuration)
+        self._batch = mode is RuntimeExecutionMode.BATCH
+        for key in (options.EXECUTION_RUNTIME_MODE.key, *options.EXECUTION_RUNTIME_MODE.older_keys):
+            self.configuration.pop(key, None)
+        self.configuration[options.EXECUTION_RUNTIME_MODE.key] = mode.name
+        if not self._batch:
+            return
+        path = options.read(self.configuration, options.STATE_RECOVERY_PATH)
+        if path is not None:
+            raise InvalidJobError(
+                "could not start a batch job from a savepoint",
+                where=options.STATE_RECOVERY_PATH.key,
+                why=f"a batch has no state that is saved, and {path} would be left out",
+                do=f"set {options.EXECUTION_RUNTIME_MODE.key} to STREAMING, or start without a savepoint",
+            )
+        for key in (options.CHECKPOINTING_INTERVAL.key, *options.CHECKPOINTING_INTERVAL.older_keys):
+            self.configuration.pop(key, None)
 
     def _check_uids(self) -> None:
         for node_id, transformation in self._physical.items():
@@ -162,7 +198,8 @@ class StreamGraphGenerator:
         inputs_by_index = [self._resolved[upstream.id] for upstream in t.inputs]
         parallelism = self._parallelism_of(t)
         max_parallelism = t.max_parallelism or self.max_parallelism
-        if max_parallelism is None or max_parallelism <= 0:
+        derived = max_parallelism is None or max_parallelism <= 0
+        if max_parallelism is None or derived:
             max_parallelism = default_max_parallelism(parallelism)
         name = _display_name(t)
         check_parallelism(max_parallelism, parallelism, name)
@@ -178,8 +215,9 @@ class StreamGraphGenerator:
             parallelism=parallelism,
             parallelism_set=t.parallelism is not None or _fixed_parallelism(t) is not None,
             max_parallelism=max_parallelism,
+            max_parallelism_derived=derived,
             slot_sharing_group=self._slot_sharing_group(t, inputs_by_index),
-            chaining_strategy=t.chaining_strategy,
+            chaining_strategy=self._chaining_strategy(t),
             key_selectors=key_selectors,
             key_type=t.key_type,
             output_type=t.output_type,
@@ -189,6 +227,12 @@ class StreamGraphGenerator:
         for index, inputs in enumerate(inputs_by_index):
             for upstream in inputs:
                 self._add_edge(upstream, node, index)
+
+    def _chaining_strategy(self, t: PhysicalTransformation) -> ChainingStrategy:
+        """In a batch the input of a keyed operator is sorted, which the head of a chain does."""
+        if self._batch and any(t.key_selectors) and t.chaining_strategy is ChainingStrategy.ALWAYS:
+            return ChainingStrategy.HEAD
+        return t.chaining_strategy
 
     def _parallelism_of(self, t: PhysicalTransformation) -> int:
         parallelism = t.parallelism
@@ -249,6 +293,14 @@ class StreamGraphGenerator:
                     "reach several subtasks",
                     do="call key_by() directly before the operator",
                 )
+        if isinstance(target.operator, _BROADCAST_STATE) and input_index == 1:
+            if not isinstance(partitioner, BroadcastPartitioner):
+                raise InvalidJobError(
+                    f'could not give broadcast state to operator "{target.name}"',
+                    where=f'from "{source.name}" to "{target.name}"',
+                    why=f"its records arrive by {partitioner.name}, so that each subtask would see others",
+                    do="make the stream by broadcast(descriptor, ...), and connect that",
+                )
         edge = StreamEdge(
             source_id=source.id,
             target_id=target.id,
@@ -264,11 +316,11 @@ class StreamGraphGenerator:
 
     def _choose_columns(self) -> None:
         """Windows that can run on columns and get nothing else, inputs before outputs.  RocksDB and a changelog keep
-        state by entry, not in arrays."""
+        state by entry, not in arrays; a batch sorts its input by key."""
         backend, changelog = (
             options.read(self.configuration, option) for option in (options.STATE_BACKEND, options.CHANGELOG_ENABLED)
         )
-        if backend != "hashmap" or changelog:
+        if self._batch or backend != "hashmap" or changelog:
             return
         for node in _topological(self._nodes):
             if isinstance(node.operator, WindowOperator) and node.operator.can_run_on_columns and all(
@@ -310,6 +362,7 @@ class StreamGraphGenerator:
             parallelism=source.parallelism,
             parallelism_set=source.parallelism_set,
             max_parallelism=source.max_parallelism,
+            max_parallelism_derived=source.max_parallelism_derived,
             slot_sharing_group=source.slot_sharing_group,
             # It always joins its producer (is_chainable), and hands on the wish not to be chained.
             chaining_strategy=(
@@ -346,8 +399,8 @@ def _runs_on_columns(partitioner: StreamPartitioner) -> bool:
 def _check_keys(t: PhysicalTransformation, name: str, key_selectors: tuple) -> None:
     if not isinstance(t.operator, _KEYED):
         return
-    wanted = len(t.inputs)
-    if len(key_selectors) < wanted or any(selector is None for selector in key_selectors):
+    wanted = 1 if isinstance(t.operator, _BROADCAST_STATE) else len(t.inputs)
+    if len(key_selectors) < wanted or any(selector is None for selector in key_selectors[:wanted]):
         raise InvalidJobError(
             f'could not run operator "{name}" without a key',
             where=f'operator "{name}" ({type(t.operator).__name__})',

@@ -94,6 +94,7 @@ from flinkish.messages.deployment import ExecutionAttemptID
 _FINAL_RETRY_MS = 1_000
 _REQUEST_RETRY_MS = 50
 _REQUESTS_MAX = 100
+_IS_BATCH = "it is a batch job, and these have no state that is saved"
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,8 @@ class CheckpointConfiguration:
     """``directory``: URI under which the job's checkpoints are; ``savepoint_directory``: for savepoints that
     name none.  ``interval_ms`` None: no periodic checkpoints.  ``aligned_timeout_ms``: see CheckpointOptions.
     ``final_checkpoint``: sinks commit, so tasks at the end of their data wait for a checkpoint.
-    ``high_availability``: other drivers stand by, who must know when the job has ended."""
+    ``high_availability``: other drivers stand by, who must know when the job has ended.
+    ``batch``: the job runs in BATCH mode, whose operators keep what no snapshot has, so none is taken."""
 
     directory: str
     savepoint_directory: Optional[str] = None
@@ -115,6 +117,7 @@ class CheckpointConfiguration:
     aligned_timeout_ms: Optional[int] = None
     final_checkpoint: bool = False
     high_availability: bool = False
+    batch: bool = False
 
 
 @dataclass
@@ -212,8 +215,9 @@ class CheckpointCoordinator:
                 return self._tasks_run(event, now_ms)
             case TaskFinished(execution):
                 return self._task_finished(execution, now_ms)
-            case TasksStopped(executions):
-                return self._tasks_stopped(executions, now_ms)
+            case TasksStopped(executions, job_cancelled):
+                reason = CheckpointFailureReason.CANCELLED if job_cancelled else CheckpointFailureReason.JOB_FAILURE
+                return self._tasks_stopped(executions, reason, now_ms)
             case Recover():
                 assert not self.active, "tasks run"
                 self.recovering, self.failing = True, False
@@ -242,6 +246,8 @@ class CheckpointCoordinator:
         return effects + self._begin(request.kind, request, now_ms)
 
     def _why_refused(self, request: SnapshotRequested) -> str:
+        if self.configuration.batch:
+            return _IS_BATCH
         if self.stopping is not None:
             return "the job is being stopped"
         if not self.active or self.failing or not self.running:
@@ -258,11 +264,11 @@ class CheckpointCoordinator:
 
     def _refusal(self, request: SnapshotRequested, why: str) -> SnapshotResult:
         name = "savepoint" if request.kind.is_savepoint else "checkpoint"
+        do = "ask again when the job runs" if "folder" not in why else "give a folder, or set that"
+        if why is _IS_BATCH:
+            do = "run it in STREAMING mode, or cancel it and start it anew"
         error = CheckpointFailedError(
-            f'could not begin a {name} of job "{self.job_name}"',
-            where=f"job {self.job_id}",
-            why=why,
-            do="ask again when the job runs" if "folder" not in why else "give a folder, or set that",
+            f'could not begin a {name} of job "{self.job_name}"', where=f"job {self.job_id}", why=why, do=do
         )
         return SnapshotResult(request.request_id, error=error)
 
@@ -621,9 +627,7 @@ class CheckpointCoordinator:
             f'{pending.name} of job "{self.job_name}" did not complete',
             where=f"job {self.job_id}, attempt {self.attempt}, {pending.location}",
             why=why,
-            do="look at the log of the task, and at the checkpoint storage"
-            if reason.counts
-            else "nothing, if the next one completes",
+            do=_advice(pending, reason),
             checkpoint_id=pending.checkpoint_id,
             reason=reason.name,
             cause=error,
@@ -651,14 +655,16 @@ class CheckpointCoordinator:
         self.next_final_ms = now_ms
         return []
 
-    def _tasks_stopped(self, executions: frozenset[ExecutionAttemptID], now_ms: int) -> list:
+    def _tasks_stopped(
+        self, executions: frozenset[ExecutionAttemptID], reason: CheckpointFailureReason, now_ms: int
+    ) -> list:
         self.active = self.recovering = False
         self.executions -= executions
         self.running -= executions
         effects: list = []
         for pending in list(self.pending.values()):
             if pending.phase is not Phase.STORING:
-                effects += self._give_up(pending, CheckpointFailureReason.JOB_FAILURE, now_ms)
+                effects += self._give_up(pending, reason, now_ms)
         effects += self._refuse_all("tasks of the job failed or were cancelled")
         if self.stopped_location is not None:
             effects += self._not_stopped(self.stopped_location)
@@ -692,8 +698,10 @@ class CheckpointCoordinator:
         effects: list = []
         if self.configuration.high_availability:
             effects.append(StoreJobResult(self.job_id, status.name))
+        cancelled = status is JobStatus.CANCELED
+        reason = CheckpointFailureReason.CANCELLED if cancelled else CheckpointFailureReason.JOB_FAILURE
         for pending in list(self.pending.values()):
-            effects += self._give_up(pending, CheckpointFailureReason.JOB_FAILURE, now_ms)
+            effects += self._give_up(pending, reason, now_ms)
         effects += self._refuse_all(f"the job is {status.name}")
         if self.stopped_location is not None:
             effects += self._not_stopped(self.stopped_location)
@@ -777,3 +785,15 @@ class CheckpointCoordinator:
         assert self.stopped_location is None or self.stopping is not None
         if self.ended:
             assert not self.pending and not self.requests and not self.active
+
+
+def _advice(pending: PendingCheckpoint, reason: CheckpointFailureReason) -> str:
+    if reason.counts:
+        return "look at the log of the task, and at the checkpoint storage"
+    if reason is CheckpointFailureReason.CANCELLED:
+        return "start the job from a checkpoint or savepoint that it has completed before"
+    if reason is CheckpointFailureReason.SUSPENDED:
+        return "use the savepoint that the job is stopped with"
+    if pending.request is not None:  # nobody takes it again by himself
+        return "ask again when the job runs"
+    return "nothing, if the next one completes"

@@ -49,6 +49,7 @@ from flinkish.jobmanager.events import (
 )
 from flinkish.jobmanager.job_master import JobMaster
 from flinkish.jobmanager.resource_manager import ResourceManager, SlotState
+from flinkish.jobmanager.watermark_explanation import explain_watermarks
 from flinkish.messages.control import MetricsReport
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class ArchivedJob:
     error: Optional[FlinkishError]
     description: Mapping[str, Any]
     metrics: Mapping[str, Mapping[str, Any]]
+    accumulators: Mapping[str, bytes]
 
 
 @dataclass
@@ -77,6 +79,8 @@ class Dispatcher:
     jobs: dict[str, JobMaster] = field(default_factory=dict)
     archive: "OrderedDict[str, ArchivedJob]" = field(default_factory=OrderedDict)
     task_metrics: dict[str, dict[str, Mapping[str, Any]]] = field(default_factory=dict)
+    task_watermarks: dict[str, dict[str, Mapping[str, Any]]] = field(default_factory=dict)
+    task_accumulators: dict[str, dict[str, bytes]] = field(default_factory=dict)
 
     def step(self, event, now_ms: int) -> list:
         """Apply one event; return what the shell must do, in order."""
@@ -125,6 +129,11 @@ class Dispatcher:
         if isinstance(message, MetricsReport):
             current = {name: tasks for name, tasks in message.tasks.items() if name in self.jobs[job_id].task_names}
             self.task_metrics.setdefault(job_id, {}).update(current)
+            said = {name: marks for name, marks in message.watermarks.items() if name in self.jobs[job_id].task_names}
+            self.task_watermarks.setdefault(job_id, {}).update(said)
+            if message.accumulators:
+                self.task_accumulators.setdefault(job_id, {}).update(message.accumulators)
+                self.task_accumulators[job_id] = self._accumulators_of(self.jobs[job_id])
             return
         self._to_job(job_id, FromSlot(slot.slot_id, message), now_ms, effects)
 
@@ -148,6 +157,7 @@ class Dispatcher:
 
     def _archive(self, job_id: str) -> None:
         master = self.jobs.pop(job_id)
+        self.task_watermarks.pop(job_id, None)
         self.archive[job_id] = ArchivedJob(
             job_id,
             master.job.job_name,
@@ -155,7 +165,9 @@ class Dispatcher:
             master.cause,
             master.describe(),
             self.task_metrics.pop(job_id, {}),
+            self._accumulators_of(master),
         )
+        self.task_accumulators.pop(job_id, None)
         while len(self.archive) > self.archive_size:
             self.archive.popitem(last=False)
 
@@ -172,6 +184,28 @@ class Dispatcher:
         """The last report of each task: name of the execution -> metric -> value."""
         archived = self.archive.get(job_id)
         return dict(archived.metrics if archived else self.task_metrics.get(job_id, {}))
+
+    def accumulators(self, job_id: str) -> Mapping[str, bytes]:
+        """Of each subtask the last that it has reported: name of the execution -> pickle."""
+        archived = self.archive.get(job_id)
+        if archived is not None:
+            return archived.accumulators
+        return self._accumulators_of(self.jobs[job_id]) if job_id in self.jobs else {}
+
+    def _accumulators_of(self, master: JobMaster) -> dict[str, bytes]:
+        """Without those of executions that others have replaced."""
+        reported = self.task_accumulators.get(master.job.job_id, {})
+        return {name: reported[name] for name in sorted(reported) if name in master.task_names}
+
+    def explain_watermarks(self, job_id: str, operator: Optional[str], now_ms: int) -> dict[str, Any]:
+        """How far event time is in a job and what holds it back, see ``watermark_explanation``.
+
+        Raises:
+            InvalidJobError: there is no such job, it is over, or it has no such operator."""
+        master = self.jobs.get(job_id)
+        if master is None:
+            raise self._no_job(job_id, "explain the watermarks of a job")
+        return explain_watermarks(master, self.task_watermarks.get(job_id, {}), now_ms, operator)
 
     def describe(self) -> dict:
         """For the REST API: plain data."""

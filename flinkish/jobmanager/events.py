@@ -23,6 +23,7 @@ from flinkish.messages.control import (
     OperatorEvent,
     RegisterSlot,
     RegisterSupervisor,
+    SourceReportedWatermark,
     SupervisorHeartbeat,
 )
 from flinkish.messages.deployment import ExecutionAttemptID, SlotAddress
@@ -529,9 +530,10 @@ class TaskFinished:
 
 @dataclass(frozen=True)
 class TasksStopped:
-    """JobMaster: these tasks have failed or are being cancelled, and will not go on."""
+    """JobMaster: these tasks have failed or are being cancelled, and will not go on.  ``job_cancelled``: by the user."""
 
     executions: frozenset[ExecutionAttemptID]
+    job_cancelled: bool = False
 
 
 @dataclass(frozen=True)
@@ -704,7 +706,7 @@ class RestoreFrom:
 class Story:
     """The last events that a core has seen, for the error when something fails.
 
-    Ticks, heartbeats and metrics are no news.  Events are turned to text only when asked for, so
+    Ticks, heartbeats, metrics and watermarks are no news.  Events are turned to text only when asked for, so
     large payloads are named by their type and let go."""
 
     def __init__(self, length: int = 50):
@@ -718,6 +720,8 @@ class Story:
         if isinstance(event, (SlotSaid, FromSlot)):
             message = event.message
             if isinstance(message, MetricsReport):
+                return
+            if isinstance(message, OperatorEvent) and isinstance(message.payload, SourceReportedWatermark):
                 return
             if isinstance(message, OperatorEvent):
                 event = f"OperatorEvent({message.execution}, {type(message.payload).__name__})"

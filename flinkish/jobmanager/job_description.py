@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Mapping, Optional
 
+from flinkish.common.watermark_strategy import WatermarkAlignment
 from flinkish.graph.job_graph import JobGraph
 from flinkish.jobmanager.checkpoint_coordinator import CheckpointConfiguration, CheckpointCoordinator
 from flinkish.jobmanager.checkpoint_plan import checkpointed_vertices
@@ -61,7 +62,8 @@ class JobDescription:
     ``slot_request_timeout_ms`` None: the cluster's.  ``restart_strategy`` serves this job alone.
     ``region_failover``: only the pipelined regions of what has failed restart, see ``failover_regions``.
     ``reactive``: it takes whatever slots there are.
-    ``first_attempt``: above all that another driver may have published with."""
+    ``first_attempt``: above all that another driver may have published with.
+    ``alignments``: of the sources whose watermarks are aligned, by operator id."""
 
     job_graph: JobGraph
     operators: tuple[tuple[str, str], ...] = ()
@@ -75,6 +77,7 @@ class JobDescription:
     region_failover: bool = False
     reactive: Optional[ReactiveScaling] = None  # serves this job alone
     first_attempt: int = 0
+    alignments: Mapping[str, WatermarkAlignment] = field(default_factory=dict)
 
     @property
     def job_id(self) -> str:

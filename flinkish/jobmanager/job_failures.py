@@ -221,7 +221,7 @@ class JobFailures(JobState):
             if waiting.subtasks == self.all_subtasks:
                 effects.append(StopCoordinators(job_id))
         ids = frozenset(self.executions[subtask].execution for subtask in subtasks)
-        effects += self._checkpoints(TasksStopped(ids), now_ms)
+        effects += self._checkpoints(TasksStopped(ids, self.status is JobStatus.CANCELLING), now_ms)
         effects += self._cancel_executions(ids, now_ms)
         if self.status is JobStatus.RESTARTING:
             effects += self._replace_dying()

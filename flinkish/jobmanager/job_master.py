@@ -85,7 +85,15 @@ from flinkish.messages.checkpoints import (
     DeclineCheckpoint,
     NotifyEndOfData,
 )
-from flinkish.messages.control import OperatorEvent, SlotFailed, TasksDeployed, TaskStateChanged
+from flinkish.messages.control import (
+    OperatorEvent,
+    SlotFailed,
+    SourceReportedWatermark,
+    SourceWatermarkAlignment,
+    TasksDeployed,
+    TaskStateChanged,
+)
+from flinkish.messages.deployment import ExecutionAttemptID
 
 _BEFORE_RUNNING = frozenset(
     (ExecutionState.CREATED, ExecutionState.SCHEDULED, ExecutionState.DEPLOYING, ExecutionState.INITIALIZING)
@@ -161,6 +169,9 @@ class JobMaster(JobDeployment, JobRescaling, JobFailures, JobEnd):
                 return self._task_changed(execution, ExecutionState[state], failure, now_ms)
             case SlotFailed():
                 return self._slot_failed(slot_id, message, now_ms)
+            case OperatorEvent(execution, operator_id, SourceReportedWatermark(watermark_ms)):
+                if self.is_present(execution):
+                    self.aligner.reported(operator_id, execution, watermark_ms)
             case OperatorEvent(execution) if self.is_present(execution):
                 return [ToCoordinator(self.job.job_id, message)]
             case NotifyEndOfData(execution) if self.is_present(execution) and not self.all_run:
@@ -208,7 +219,26 @@ class JobMaster(JobDeployment, JobRescaling, JobFailures, JobEnd):
             return effects + self._tick_closing(late_ms, now_ms)
         if self.cancellation.is_running:
             return effects + self._tick_cancelling(late_ms, now_ms)
-        return effects + self._go_on(now_ms)
+        return effects + self._align_watermarks(now_ms) + self._go_on(now_ms)
+
+    def _align_watermarks(self, now_ms: int) -> list:
+        """Tell sources how far they may read, see ``watermark_alignment``."""
+        if not self.aligner.sources:
+            return []
+        running: dict[str, dict[ExecutionAttemptID, str]] = {operator_id: {} for operator_id in self.aligner.sources}
+        for execution in self.executions.values():
+            for operator_id, slots in running.items():
+                if self._vertex_of[operator_id] == execution.execution.vertex_id:
+                    if execution.state is ExecutionState.RUNNING:
+                        slots[execution.execution] = execution.slot_id
+        return [
+            SendToSlot(
+                self.job.job_id,
+                running[operator_id][execution],
+                OperatorEvent(execution, operator_id, SourceWatermarkAlignment(watermark_ms)),
+            )
+            for operator_id, execution, watermark_ms in self.aligner.announce(running, now_ms)
+        ]
 
     # ---- checkpoints ---------------------------------------------------------------------------------
 
@@ -347,6 +377,7 @@ class JobMaster(JobDeployment, JobRescaling, JobFailures, JobEnd):
         self.checkpoints.check()
         self.gateways.check()
         self.recovery.check()
+        self.aligner.check(self.attempt)
         states = [execution.state for execution in self.executions.values()]
         all_ended = all(state.is_terminal for state in states)
         for execution in self.executions.values():

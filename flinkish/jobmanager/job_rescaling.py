@@ -67,6 +67,11 @@ class JobRescaling(JobState):
 
     def _why_not_ready_to_rescale(self, now_ms: int) -> Optional[tuple[str, str]]:
         """Tasks that have finished are no reason: the checkpoint says of them that they have."""
+        if self.checkpoints.configuration.batch:
+            return (
+                "it is a batch job, which has no checkpoint to go on from",
+                "cancel it, and start it anew with the other parallelism",
+            )
         if self.rescaling is not None:
             return "it is being rescaled", "ask again when that is over"
         if self.checkpoints.stopping is not None:

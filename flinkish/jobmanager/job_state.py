@@ -29,6 +29,7 @@ from flinkish.jobmanager.failover_regions import FailoverRegions, Subtask
 from flinkish.jobmanager.job_description import JobDescription
 from flinkish.jobmanager.recovery import FOR_EVER_MS, Recovery
 from flinkish.jobmanager.rescaling import Rescaling
+from flinkish.jobmanager.watermark_alignment import WatermarkAligner
 from flinkish.messages.checkpoints import NotifyEndOfData
 from flinkish.messages.control import OperatorEvent
 from flinkish.messages.deployment import ExecutionAttemptID, SlotAddress
@@ -83,11 +84,13 @@ class JobState(abc.ABC):
     checkpoints: CheckpointCoordinator = field(init=False)
     recovery: Recovery = field(init=False)
     cancellation: Cancellation = field(init=False)
+    aligner: WatermarkAligner = field(init=False)
 
     def __post_init__(self) -> None:
         self.attempt = self.coordinators_attempt = self.job.first_attempt
         self.cancellation = Cancellation(self.job.cancellation_interval_ms, self.job.cancellation_timeout_ms)
         self.recovery = Recovery(self.job.restart_strategy, self.job.recovery_timeout_ms, self.rng)
+        self.aligner = WatermarkAligner(self.job.alignments)
         self.job_graph = self.job.job_graph  # as it is now, after rescaling
         self.checkpoints = self.job.checkpoints.create_coordinator(self.job_graph)
         self.needed = slots_needed(self.job_graph)

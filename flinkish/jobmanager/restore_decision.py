@@ -3,15 +3,16 @@
 State finds its operator by the operator's id, which comes from its uid, or else from its name: never from the
 order of the program's lines.  So operators may be added, moved and chained differently.  State whose operator
 is gone is lost, so that is refused unless the user allows it (``execution.state-recovery.ignore-unclaimed-state``).
-Keyed state cannot be read with another max parallelism: every key would be in another group.
+Keyed state cannot be read with another max parallelism: every key would be in another group.  Where the program sets
+none the saved one is taken over.
 
-Source: Flink's ``Checkpoints.loadAndValidateCheckpoint``, ``StateAssignmentOperation`` and
+Source: Flink's ``Checkpoints.loadAndValidateCheckpoint``, ``VertexParallelismInformation``, ``StateAssignmentOperation`` and
 ``VertexFinishedStateChecker``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Iterator, Optional
 
 from flinkish.errors import FlinkishError, StateMigrationError
@@ -82,6 +83,30 @@ class RestoreDecision:
         return lines
 
 
+def adopt_max_parallelism(job_graph: JobGraph, checkpoint: CompletedCheckpoint) -> None:
+    """Have the vertices for which the program sets no max parallelism take over the saved one, where they fit into it.
+    To be called before anything is made of ``job_graph``, which is changed."""
+    adopted: dict[str, int] = {}
+    for vertex in job_graph.vertices:
+        ids = (operator.operator_id for operator in vertex.chain.operators)
+        saved = [checkpoint.operators[id_] for id_ in ids if id_ in checkpoint.operators]
+        keyed = [snapshot for snapshot in saved if any(state.keyed for state in snapshot.subtasks.values())]
+        numbers = {snapshot.max_parallelism for snapshot in keyed or saved}
+        if vertex.max_parallelism_derived and len(numbers) == 1 and max(numbers) >= vertex.parallelism:
+            (vertex.max_parallelism,) = numbers
+            adopted[vertex.id] = vertex.max_parallelism
+    targets = {edge.id: edge.target_vertex_id for edge in job_graph.edges}
+    for vertex in job_graph.vertices:
+        outputs = tuple(
+            replace(
+                output,
+                target_max_parallelism=adopted.get(targets[output.edge_id], output.target_max_parallelism),
+            )
+            for output in vertex.chain.outputs
+        )
+        vertex.chain = replace(vertex.chain, outputs=outputs)
+
+
 def decide_restore(job_graph: JobGraph, checkpoint: CompletedCheckpoint) -> RestoreDecision:
     """Put a checkpoint beside a program."""
     operators = {operator.operator_id: (operator, vertex) for operator, vertex in _operators(job_graph)}
@@ -105,6 +130,8 @@ def decide_restore(job_graph: JobGraph, checkpoint: CompletedCheckpoint) -> Rest
             deal_out(snapshot, vertex.parallelism, vertex.max_parallelism)
         except StateMigrationError as error:
             error.where = ", ".join(filter(None, (error.where, checkpoint.location)))
+            if vertex.parallelism > snapshot.max_parallelism:  # it cannot be set with this parallelism
+                error.do = f"run the operator with a parallelism of at most {snapshot.max_parallelism}"
             refusals.append(error)
     refusals += _in_flight_refusals(job_graph, checkpoint)
     return RestoreDecision(checkpoint, job_graph.job_name, matched, missing, added, tuple(refusals))

@@ -250,6 +250,7 @@ class CheckpointFailureReason(enum.Enum):
     SUBSUMED = "a newer one is complete"
     JOB_FAILURE = "tasks failed"
     SUSPENDED = "the job is being stopped"
+    CANCELLED = "the job was cancelled"
 
     @property
     def counts(self) -> bool:

@@ -191,7 +191,7 @@ class SlotFailed:
 class OperatorEvent:
     """From an operator of a subtask to its coordinator, or back.
 
-    Payloads of a source operator: see ``SourceRegister`` to ``SourceCustomEvent`` below; of a sink:
+    Payloads of a source operator: see ``SourceRegister`` to ``SourceWatermarkAlignment`` below; of a sink:
     ``SinkCommittables`` and ``SinkPayload``."""
 
     execution: ExecutionAttemptID
@@ -225,6 +225,21 @@ class SourceCustomEvent:
 
 
 @dataclass(frozen=True)
+class SourceReportedWatermark:
+    """How far a reader has got, to the JobMaster (Flink's ``ReportedWatermarkEvent``).  MAX_WATERMARK_MS: it is idle,
+    or at its end."""
+
+    watermark_ms: int
+
+
+@dataclass(frozen=True)
+class SourceWatermarkAlignment:
+    """How far a reader may get (Flink's ``WatermarkAlignmentEvent``)."""
+
+    max_watermark_ms: int
+
+
+@dataclass(frozen=True)
 class SinkCommittables:
     """``checkpoint_id`` None: at the end of input."""
 
@@ -240,11 +255,15 @@ class SinkPayload:
 @dataclass(frozen=True)
 class MetricsReport:
     """Once a second.  ``tasks``: str(execution) -> metric name -> value, see
-    ``flinkish.metrics.names``."""
+    ``flinkish.metrics.names``.  ``watermarks``: str(execution) -> what ``WatermarkReporter.report`` says.
+    ``accumulators``: str(execution) -> pickle of name -> Accumulator; the last report of a subtask comes before its
+    TaskStateChanged FINISHED."""
 
     job_id: str
     slot_id: str
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    watermarks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    accumulators: Mapping[str, bytes] = field(default_factory=dict)
 
 
 # ---- slot <-> slot -------------------------------------------------------------------------------

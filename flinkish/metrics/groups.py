@@ -7,9 +7,17 @@ import time
 from collections import deque
 from typing import Any, Callable, Optional
 
-from flinkish.metrics.metricbase import Counter, Distribution, Meter, Metric, MetricGroup
+from flinkish.metrics.metricbase import (
+    Counter,
+    Distribution,
+    Histogram,
+    HistogramStatistics,
+    Meter,
+    Metric,
+    MetricGroup,
+)
 
-__all__ = ["OperatorMetricGroup", "SimpleCounter", "SimpleDistribution", "SimpleMeter"]
+__all__ = ["OperatorMetricGroup", "SimpleCounter", "SimpleDistribution", "SimpleHistogram", "SimpleMeter"]
 
 
 class SimpleCounter(Counter):
@@ -83,6 +91,37 @@ class SimpleDistribution(Distribution):
         return {"count": self.count, "sum": self.sum, "min": self.min, "max": self.max, "mean": mean}
 
 
+class SimpleHistogram(Histogram):
+    """Source: Flink's ``DescriptiveStatisticsHistogram``."""
+
+    __slots__ = ("count", "_values")
+
+    def __init__(self, window_size: int):
+        self.count = 0
+        self._values: deque[int] = deque(maxlen=window_size)
+
+    def update(self, value: int) -> None:
+        self.count += 1
+        self._values.append(value)
+
+    def get_count(self) -> int:
+        return self.count
+
+    def get_statistics(self) -> HistogramStatistics:
+        return HistogramStatistics(self._values)
+
+    def snapshot(self) -> dict[str, Any]:
+        """By the names that Flink's reporters use."""
+        found = self.get_statistics()
+        figures = {"count": self.count, "min": found.get_min(), "max": found.get_max()}
+        if found.size():
+            figures.update(mean=found.get_mean(), stddev=found.get_std_dev())
+            figures.update({name: found.get_quantile(share) for name, share in _QUANTILES.items()})
+        return figures
+
+
+_QUANTILES = {"median": 0.5, "p75": 0.75, "p95": 0.95, "p98": 0.98, "p99": 0.99, "p999": 0.999}
+
 _PLAIN = frozenset((int, float, bool, type(None)))
 _TEXT_MAX = 200
 
@@ -147,6 +186,9 @@ class OperatorMetricGroup(MetricGroup):
 
     def distribution(self, name: str) -> SimpleDistribution:
         return self._get(name, SimpleDistribution, SimpleDistribution)
+
+    def histogram(self, name: str, window_size: int = 500) -> SimpleHistogram:
+        return self._get(name, SimpleHistogram, lambda: SimpleHistogram(window_size))
 
     def snapshot(self) -> dict[str, Any]:
         """The figures of this group and those below it, by dotted name from the operator on."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import abc
-from typing import Callable, Optional
+import math
+from typing import Callable, Iterable, Optional
 
-__all__ = ["Counter", "Distribution", "Meter", "Metric", "MetricGroup"]
+__all__ = ["Counter", "Distribution", "Histogram", "HistogramStatistics", "Meter", "Metric", "MetricGroup"]
 
 
 class MetricGroup(abc.ABC):
@@ -27,6 +28,10 @@ class MetricGroup(abc.ABC):
 
     @abc.abstractmethod
     def distribution(self, name: str) -> "Distribution": ...
+
+    @abc.abstractmethod
+    def histogram(self, name: str, window_size: int = 500) -> "Histogram":
+        """``window_size``: how many of the newest values its statistics are about."""
 
 
 class Metric(abc.ABC):
@@ -59,3 +64,61 @@ class Distribution(Metric):
 
     @abc.abstractmethod
     def update(self, value: int) -> None: ...
+
+
+class Histogram(Metric):
+    """How the newest of the values reported are spread (Flink has it for Java)."""
+
+    @abc.abstractmethod
+    def update(self, value: int) -> None: ...
+
+    @abc.abstractmethod
+    def get_count(self) -> int:
+        """Values reported so far, also those that are no longer in the statistics."""
+
+    @abc.abstractmethod
+    def get_statistics(self) -> "HistogramStatistics": ...
+
+
+class HistogramStatistics:
+    """Figures of ``values`` at one moment; NaN and 0 where there are none, as in Flink."""
+
+    def __init__(self, values: Iterable[float]):
+        self._values = sorted(values)
+
+    def get_quantile(self, quantile: float) -> float:
+        """The value below which the share ``quantile`` (0 to 1) of the values lies, between two of them interpolated
+        (as ``Percentile`` of Apache Commons Math, which Flink uses)."""
+        values, count = self._values, len(self._values)
+        if not values:
+            return math.nan
+        position = quantile * (count + 1)
+        if position < 1:
+            return values[0]
+        if position >= count:
+            return values[-1]
+        below = math.floor(position)
+        return values[below - 1] + (position - below) * (values[below] - values[below - 1])
+
+    def get_values(self) -> list[float]:
+        return list(self._values)
+
+    def size(self) -> int:
+        return len(self._values)
+
+    def get_mean(self) -> float:
+        return sum(self._values) / len(self._values) if self._values else math.nan
+
+    def get_std_dev(self) -> float:
+        """Of the sample, with n - 1."""
+        count = len(self._values)
+        if count < 2:
+            return 0.0 if count else math.nan
+        mean = self.get_mean()
+        return math.sqrt(sum((value - mean) ** 2 for value in self._values) / (count - 1))
+
+    def get_max(self) -> float:
+        return self._values[-1] if self._values else 0
+
+    def get_min(self) -> float:
+        return self._values[0] if self._values else 0

@@ -4,7 +4,8 @@ Source: Flink's ``org.apache.flink.runtime.metrics.MetricNames``.
 
 Where the time of a subtask goes, in ms per second; the three add up to 1,000:
 
-* ``backPressuredTimeMsPerSecond``: it has input, and an output or its sink has no room,
+* ``backPressuredTimeMsPerSecond``: it has input, and an output or its sink has no room, or an asynchronous operator has all
+  its calls under way,
 * ``idleTimeMsPerSecond``: it has no input,
 * ``busyTimeMsPerSecond``: the rest.  User code that sleeps is busy, and so is a subtask that has work left
   and waits while others have the thread of their slot: in Flink it would have a thread of its own and wait
@@ -13,7 +14,7 @@ Where the time of a subtask goes, in ms per second; the three add up to 1,000:
 The culprit of a slow pipeline is the task that is busy with ``inPoolUsage`` (share of the credits whose
 batches wait in its input) near 1: tasks before it are back-pressured with ``outPoolUsage`` (how full the
 fullest of its outputs is) near 1, those behind it are idle.  Where the last task is back-pressured, it is
-what its sink writes to.
+what its sink writes to; where one with room in its outputs is, what its asynchronous operator calls.
 """
 
 NUM_RECORDS_IN = "numRecordsIn"
@@ -36,6 +37,7 @@ CURRENT_INPUT_1_WATERMARK = "currentInput1Watermark"
 CURRENT_INPUT_2_WATERMARK = "currentInput2Watermark"
 CURRENT_OUTPUT_WATERMARK = "currentOutputWatermark"
 WATERMARK_LAG = "watermarkLag"
+WATERMARK_ALIGNMENT_DRIFT = "watermarkAlignmentDrift"
 CURRENT_EMIT_EVENT_TIME_LAG = "currentEmitEventTimeLag"
 SOURCE_IDLE_TIME = "sourceIdleTime"
 LATENCY = "latency"

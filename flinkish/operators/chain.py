@@ -20,15 +20,20 @@ import cloudpickle
 from flinkish.common.user_traceback import is_raised_by_user_code, let_pass
 from flinkish.datastream.functions import Function
 from flinkish.datastream.transformations import (
+    BroadcastProcessOperator,
     CoFlatMapOperator,
     CoMapOperator,
     CoProcessOperator,
+    IntervalJoinOperator,
+    KeyedBroadcastProcessOperator,
     KeyedCoProcessOperator,
 )
 from flinkish.errors import InternalError
 from flinkish.graph.job_graph import ChainedOperator, OperatorChainSpec
 from flinkish.messages.checkpoints import CheckpointOptions
-from flinkish.messages.elements import ColumnBatch, Watermark
+from flinkish.messages.elements import MAX_WATERMARK_MS, ColumnBatch, Watermark
+from flinkish.operators.async_io.async_wait import AsyncWaitOperator
+from flinkish.operators.async_io.chain_calls import ChainCalls
 from flinkish.operators.chain_compiler import CompiledChain, compile_chain
 from flinkish.operators.codegen import BUDGET_MAX
 from flinkish.operators.columns import rows_of
@@ -40,6 +45,7 @@ from flinkish.operators.operator import Item, RuntimeOperator, SnapshotContext
 from flinkish.operators.output import RecordWriter, TaskEnvironment
 from flinkish.operators.sink import SinkFunctionOperator, SinkWriterOperator
 from flinkish.operators.snapshots import OperatorPart
+from flinkish.operators.sorted_input import SortedInput, sorted_input_of
 from flinkish.operators.source import SourceOperator
 from flinkish.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from flinkish.operators.user_errors import travel_error, user_error
@@ -47,7 +53,15 @@ from flinkish.operators.watermarks import CombinedWatermark
 from flinkish.operators.window import AlignedWindowOperator
 from flinkish.operators.windowing.column_windows import ColumnWindowOperator
 
-_TWO_INPUTS = (CoMapOperator, CoFlatMapOperator, CoProcessOperator, KeyedCoProcessOperator)
+_TWO_INPUTS = (
+    BroadcastProcessOperator,
+    CoFlatMapOperator,
+    CoMapOperator,
+    CoProcessOperator,
+    IntervalJoinOperator,
+    KeyedBroadcastProcessOperator,
+    KeyedCoProcessOperator,
+)
 
 
 class OperatorChain:
@@ -74,7 +88,15 @@ class OperatorChain:
         self.head = self.nodes[0]
         operators = [node.operator for node in self.nodes]
         self._sinks = [o for o in operators if isinstance(o, (SinkWriterOperator, SinkFunctionOperator))]
-        self._timed = [node for node in self.nodes if _uses_clock(node.operator)]
+        #: In a batch job event time stands still until the input ends.
+        self._batch = environment.is_batch
+        self._sorted: Optional[SortedInput] = None
+        if self._batch and not isinstance(self.head.operator, SourceOperator):
+            self._sorted = sorted_input_of(self.head.operator, _inputs_of(spec.operators[0]))
+        timed = self.nodes if self._sorted is None else self.nodes[1:]  # timers of a key fire when it is over
+        self._timed = [node for node in timed if _uses_clock(node.operator)]
+        #: Of asynchronous operators.
+        self.calls = ChainCalls(self.nodes, self._drain, self._advance_after, self._send_status_after)
         for node in self.nodes:
             if isinstance(node.operator, TimestampsAndWatermarksOperator):
                 node.operator.flush_pending = functools.partial(self.flush_pending, node)
@@ -121,6 +143,8 @@ class OperatorChain:
                 node.operator.close()
             except BaseException as error:
                 failure = failure or error
+        if self._sorted is not None:
+            self._sorted.close()
         if self._code is not None:
             self._code.forget()
         if failure is not None:
@@ -136,7 +160,14 @@ class OperatorChain:
         timestamps = batch.timestamps
         if timestamps is not None and not whole:
             timestamps = timestamps[start:stop]
-        if type(batch) is ColumnBatch:
+        if self._sorted is not None and self._sorted.keeps(input_index):
+            if type(batch) is ColumnBatch:
+                values = rows_of(batch.columns.slice(start, stop - start))
+                timestamps = None if timestamps is None else timestamps.tolist()
+            else:
+                values = batch.values if whole else batch.values[start:stop]
+            yield from self._guarded(self._sorted.add(input_index, values, timestamps))
+        elif type(batch) is ColumnBatch:
             columns = batch.columns if whole else batch.columns.slice(start, stop - start)
             yield from self._guarded(self._process_columns(columns, timestamps))
         else:
@@ -190,14 +221,41 @@ class OperatorChain:
             (record,) = rows_of(columns.slice(writer.records_out - before, 1))
             raise node.operator.error(error, record, target.role) from error
 
+    def run_rows(self, input_index: int, values: list, timestamps: list) -> Iterator[None]:
+        """Records that were kept back, into the head."""
+        times: Optional[list] = timestamps
+        if timestamps.count(None) == len(timestamps):
+            times = None
+        if self.expanding:
+            run = self._code.rows(self.head, input_index, values, times)
+            if run is not None:
+                yield from run
+            return
+        start = 0
+        while start < len(values):
+            stop = start + self.room()
+            if stop <= start:
+                yield
+                continue
+            part = None if times is None else times[start:stop]
+            run = self._code.rows(self.head, input_index, values[start:stop], part)
+            if run is not None:
+                yield from run
+            start = stop
+
+    def drain_head(self, items: Iterable[Item]) -> Iterator[None]:
+        return self._drain(self.head, items)
+
     # ---- time -----------------------------------------------------------------------------------
 
     def process_watermark(self, input_index: int, timestamp: int) -> Iterator[None]:
-        if self.number_of_inputs > 1:
+        if self._batch and (timestamp < MAX_WATERMARK_MS or self._sorted is not None):
+            pass  # the end of event time comes behind what has been sorted
+        elif self.number_of_inputs > 1:
             was_idle = self._inputs.idle
             advanced = self._inputs.update(input_index, timestamp)
             if was_idle != self._inputs.idle:
-                self._send_status(self.head, self._inputs.idle)
+                yield from self._guarded(self._send_status(self.head, self._inputs.idle))
             if advanced:
                 yield from self._guarded(self._advance(self.head, self._inputs.watermark))
         else:
@@ -206,20 +264,21 @@ class OperatorChain:
             self.source.done()
 
     def process_watermark_status(self, input_index: int, idle: bool) -> Iterator[None]:
-        if self.number_of_inputs > 1:
+        if self._batch:
+            pass  # nothing waits for a watermark
+        elif self.number_of_inputs > 1:
             was_idle = self._inputs.idle
             advanced = self._inputs.set_idle(input_index, idle)
             if was_idle and not self._inputs.idle:
-                self._send_status(self.head, False)
+                yield from self._guarded(self._send_status(self.head, False))
             if advanced:  # the watermark goes before the status that says it will stand still
                 yield from self._guarded(self._advance(self.head, self._inputs.watermark))
             if not was_idle and self._inputs.idle:
-                self._send_status(self.head, True)
+                yield from self._guarded(self._send_status(self.head, True))
         else:
-            self._send_status(self.head, idle)
+            yield from self._guarded(self._send_status(self.head, idle))
         if self.source is not None:
             self.source.done()
-        yield from ()
 
     def _advance(self, node: Node, watermark: int) -> Iterator[None]:
         """The watermark reaches ``node``."""
@@ -251,28 +310,33 @@ class OperatorChain:
             while self.room() <= 0:
                 yield
 
-    def _send_status(self, node: Node, idle: bool) -> None:
+    def _send_status(self, node: Node, idle: bool) -> Iterator[None]:
         """The status reaches ``node``; operators that make watermarks of their own keep it."""
-        if not isinstance(node.operator, TimestampsAndWatermarksOperator):
-            self._send_status_after(node, idle)
+        items = node.operator.before_idle() if idle else None
+        if items is not None:
+            yield from self._drain(node, items)
+        if node.operator.forwards_watermark_status(idle):
+            yield from self._send_status_after(node, idle)
 
-    def _send_status_after(self, node: Node, idle: bool) -> None:
+    def _send_status_after(self, node: Node, idle: bool) -> Iterator[None]:
         for target in node.targets:
             if target.writer is not None:
                 target.writer.emit_watermark_status(idle)
             else:
-                self._send_status(target.node, idle)
+                yield from self._send_status(target.node, idle)
 
     def flush_pending(self, node: Node) -> Iterator[None]:
         """Send on what the watermark generator of ``node`` has emitted."""
         operator: Any = node.operator
         pending, operator.pending = operator.pending, []
+        if self._batch:
+            return
         for kind, value in pending:
             if kind == "watermark":
                 operator.current_watermark = value
                 yield from self._advance_after(node, value)
             else:
-                self._send_status_after(node, value)
+                yield from self._send_status_after(node, value)
 
     def on_processing_time(self, now_ms: int) -> Iterator[None]:
         """Fire what is due at ``now_ms``: timers and periodic watermarks."""
@@ -284,14 +348,18 @@ class OperatorChain:
             if isinstance(operator, SourceOperator):
                 if operator.tick(now_ms):
                     for element in operator.take():
-                        if isinstance(element, Watermark):
+                        if self._batch:
+                            pass
+                        elif isinstance(element, Watermark):
                             yield from self._advance(node, element.timestamp)
                         else:
-                            self._send_status(node, element.idle)
+                            yield from self._send_status(node, element.idle)
                         operator.done()
             elif isinstance(operator, TimestampsAndWatermarksOperator):
                 if operator.tick(now_ms):
                     yield from self.flush_pending(node)
+            elif isinstance(operator, AsyncWaitOperator):
+                yield from self.calls.send(node, now_ms)
             else:
                 items = operator.fire_processing_time(now_ms)
                 if items is not None:
@@ -342,9 +410,15 @@ class OperatorChain:
     def end_input(self, input_index: int) -> Iterator[None]:
         """One input has ended; the last one finishes the operators, head to tail."""
         self._ended.add(input_index)
-        if len(self._ended) >= max(1, self.number_of_inputs):
+        at_end = len(self._ended) >= max(1, self.number_of_inputs)
+        if self._sorted is not None:
+            if self._sorted.end(input_index):
+                yield from self._guarded(self._sorted.release(self))
+            if at_end:
+                yield from self._guarded(self._advance(self.head, MAX_WATERMARK_MS))
+        if at_end:
             for node in self.nodes:
-                yield from node.operator.finish()
+                yield from self._guarded(node.operator.finish())
 
     # ---- sinks ----------------------------------------------------------------------------------
 
@@ -390,9 +464,17 @@ class OperatorChain:
     def num_processing_time_timers(self) -> int:
         return sum(node.operator.num_processing_time_timers for node in self.nodes)
 
+    def watermark_generators(self) -> list[tuple[str, int, bool]]:
+        """(operator name, watermark, idle) of those in mid-stream."""
+        return [
+            (node.operator.name, node.operator.emitted, node.operator.idle)
+            for node in self.nodes
+            if isinstance(node.operator, TimestampsAndWatermarksOperator)
+        ]
+
     def metrics(self) -> dict[str, int]:
         """Figures of the operators, summed by name."""
-        total: dict[str, int] = {}
+        total: dict[str, int] = {} if self._sorted is None else self._sorted.metrics()
         for node in self.nodes:
             for name, value in node.operator.metrics().items():
                 total[name] = total.get(name, 0) + value

@@ -6,17 +6,22 @@ from flinkish.connectors.spi import Sink
 from flinkish.datastream import transformations as described
 from flinkish.errors import InternalError
 from flinkish.graph.job_graph import ChainedOperator
+from flinkish.operators.broadcast import CoBroadcastWithKeyedOperator, CoBroadcastWithNonKeyedOperator
+from flinkish.operators.async_io.async_wait import AsyncWaitOperator
 from flinkish.operators.co_map import CoStreamFlatMap, CoStreamMap
 from flinkish.operators.co_process import CoProcessOperator, KeyedCoProcessOperator
 from flinkish.operators.columns_to_rows import ColumnsToRowsOperator
 from flinkish.operators.filter import StreamFilter
 from flinkish.operators.flat_map import StreamFlatMap
+from flinkish.operators.interval_join import IntervalJoinOperator
 from flinkish.operators.keyed_process import KeyedProcessOperator
+from flinkish.operators.local_aggregation import LocalAggregationOperator
 from flinkish.operators.map import StreamMap
 from flinkish.operators.operator import RuntimeOperator
 from flinkish.operators.output import TaskEnvironment
+from flinkish.operators.partition_window import PartitionWindowOperator
 from flinkish.operators.process import ProcessOperator
-from flinkish.operators.reduce import StreamGroupedReduce
+from flinkish.operators.reduce import BatchGroupedReduce, StreamGroupedReduce
 from flinkish.operators.sink import SinkFunctionOperator, SinkWriterOperator
 from flinkish.operators.source import SourceOperator
 from flinkish.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
@@ -35,6 +40,12 @@ _OPERATORS: dict[type, type[RuntimeOperator]] = {
     described.CoFlatMapOperator: CoStreamFlatMap,
     described.CoProcessOperator: CoProcessOperator,
     described.KeyedCoProcessOperator: KeyedCoProcessOperator,
+    described.BroadcastProcessOperator: CoBroadcastWithNonKeyedOperator,
+    described.KeyedBroadcastProcessOperator: CoBroadcastWithKeyedOperator,
+    described.IntervalJoinOperator: IntervalJoinOperator,
+    described.LocalAggregationOperator: LocalAggregationOperator,
+    described.PartitionWindowOperator: PartitionWindowOperator,
+    described.AsyncWaitOperator: AsyncWaitOperator,
     described.TimestampsAndWatermarksOperator: TimestampsAndWatermarksOperator,
     described.ColumnsToRowsOperator: ColumnsToRowsOperator,
     described.SourceOperator: SourceOperator,
@@ -52,7 +63,10 @@ def create_operator(spec: ChainedOperator, environment: TaskEnvironment) -> Runt
     if isinstance(description, described.WindowOperator):
         if description.on_columns:
             return ColumnWindowOperator(spec, environment)
-        return (AlignedWindowOperator if description.is_aligned else WindowOperator)(spec, environment)
+        aligned = description.is_aligned and not environment.is_batch  # one key at a time shares no windows
+        return (AlignedWindowOperator if aligned else WindowOperator)(spec, environment)
+    if isinstance(description, described.ReduceOperator) and environment.is_batch:
+        return BatchGroupedReduce(spec, environment)
     found = _OPERATORS.get(type(description))
     if found is None:
         raise InternalError(

@@ -20,6 +20,7 @@ from flinkish.common.user_traceback import let_pass
 from flinkish.datastream.function_adapters import (
     CallableKeyedProcessFunction,
     CallableProcessFunction,
+    CallableProcessJoinFunction,
     CallableWindowFunction,
     function_place,
 )
@@ -50,6 +51,8 @@ from flinkish.operators.snapshots import KeyedStateToWrite, OperatorPart
 from flinkish.operators.timers import EVENT_TIMERS, KeyedTimerService
 from flinkish.operators.user_errors import bounded_repr, user_error
 from flinkish.state.changelog import LOG_BACKEND, ChangelogKeyedStateBackend, files_in_order
+from flinkish.state.current_key import without_key
+from flinkish.state.declared_types import DeclaredType
 from flinkish.state.heap import HeapKeyedStateBackend
 from flinkish.state.key_groups import key_group_range
 from flinkish.state.keyed_snapshot import COMPRESSION, KeyedSnapshotReader, StateEntries
@@ -65,6 +68,7 @@ _END = object()
 _WRAPPERS = (
     ReduceFunctionWrapper,
     CallableProcessFunction,
+    CallableProcessJoinFunction,
     CallableKeyedProcessFunction,
     CallableWindowFunction,
 )
@@ -99,6 +103,7 @@ class RuntimeOperator:
         self.backend: Any = None
         if any(selector is not None for selector in self.selectors):
             self.backend = create_keyed_backend(spec.name, environment)
+            self.backend.key_type = DeclaredType.of(spec.key_type)
             self.memo = canonical_memo(spec.key_type)
             self._key_functions = [selector and key_function(selector) for selector in self.selectors]
 
@@ -130,11 +135,12 @@ class RuntimeOperator:
     def close(self) -> None:
         """Close all functions; raises the first failure after all have been closed."""
         failure: Optional[BaseException] = None
-        for function in reversed(self.functions):
-            try:
-                self.call(function.close, role="close")
-            except BaseException as error:
-                failure = failure or error
+        with without_key(self.backend):
+            for function in reversed(self.functions):
+                try:
+                    self.call(function.close, role="close")
+                except BaseException as error:
+                    failure = failure or error
         if self.backend is not None:
             try:
                 self.backend.close()
@@ -209,6 +215,15 @@ class RuntimeOperator:
         """Take over the part of one handle; called for each."""
         self.backend.restore(reader, key_groups)
 
+    def finish_key(self) -> Optional[Iterator[Item]]:
+        """In a batch job: all records of the current key have come.  What is still to be said of it; items only from an
+        operator that `fires`."""
+        return None
+
+    def forget_key(self) -> None:
+        """In a batch job: the state of the current key is not needed any more."""
+        self.backend.clear()
+
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> Optional[Iterator[Item]]:
         """The barrier is about to go on: give what must go before it.  Items only from an operator that
         `fires`."""
@@ -216,9 +231,10 @@ class RuntimeOperator:
 
     def snapshot_state(self, context: "SnapshotContext") -> OperatorPart:
         """The synchronous part, behind the barrier; nothing is emitted."""
-        for function in self.functions:
-            if isinstance(function, CheckpointedFunction):
-                self.call(function.snapshot_state, context, role="snapshot_state")
+        with without_key(self.backend):
+            for function in self.functions:
+                if isinstance(function, CheckpointedFunction):
+                    self.call(function.snapshot_state, context, role="snapshot_state")
         keyed = self._keyed_part(context)
         return OperatorPart(self.spec.operator_id, keyed, self.operator_state.snapshot())
 
@@ -268,14 +284,16 @@ class RuntimeOperator:
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         if self.backend is not None:
             self.backend.checkpoint_completed(checkpoint_id)
-        for listener in self.checkpoint_listeners():
-            self.call(listener.notify_checkpoint_complete, checkpoint_id, role="notify_checkpoint_complete")
+        with without_key(self.backend):
+            for listener in self.checkpoint_listeners():
+                self.call(listener.notify_checkpoint_complete, checkpoint_id, role="notify_checkpoint_complete")
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         if self.backend is not None:
             self.backend.checkpoint_aborted(checkpoint_id)
-        for listener in self.checkpoint_listeners():
-            self.call(listener.notify_checkpoint_aborted, checkpoint_id, role="notify_checkpoint_aborted")
+        with without_key(self.backend):
+            for listener in self.checkpoint_listeners():
+                self.call(listener.notify_checkpoint_aborted, checkpoint_id, role="notify_checkpoint_aborted")
 
     def checkpoint_listeners(self) -> list[Any]:
         return [function for function in self.functions if isinstance(function, CheckpointListener)]
@@ -300,10 +318,11 @@ class RuntimeOperator:
 
     @property
     def needs_key(self) -> bool:
-        """Whether a map or another function that is not a process function may use keyed state: then
-        it has opened something, and its key must be set for each record."""
+        """Whether a map or another function that is not a process function may use keyed state: then it has
+        asked for it in ``open`` or ``initialize_state``, and its key must be set for each record."""
         return self.backend is not None and any(
-            type(function).open is not Function.open for function in self.functions
+            type(function).open is not Function.open or isinstance(function, CheckpointedFunction)
+            for function in self.functions
         )
 
     def select_key(self, value: Any, input_index: int = 0) -> Any:
@@ -346,8 +365,17 @@ class RuntimeOperator:
         return None
 
     def forwards_watermark(self, watermark: int) -> bool:
-        """False: this operator makes its own."""
+        """False: this operator makes its own, or sends this one on later."""
         return True
+
+    def forwards_watermark_status(self, idle: bool) -> bool:
+        """The same of a status."""
+        return True
+
+    def before_idle(self) -> Optional[Iterator[Item]]:
+        """The stream is about to become idle, and event time goes on without it: give what must go before that.  Items
+        only from an operator that `fires`."""
+        return None
 
     # ---- figures --------------------------------------------------------------------------------
 
@@ -436,6 +464,7 @@ class KeyedOperator(RuntimeOperator):
 
     def states_beside_backend(self) -> Iterator[StateEntries]:
         for entries in self.timers.snapshot_states():
+            entries.meta = replace(entries.meta, key_type=self.backend.key_type)
             if entries.meta.name == EVENT_TIMERS:
                 entries.meta = replace(entries.meta, properties={"watermark": self.current_watermark})
             yield entries
@@ -450,6 +479,26 @@ class KeyedOperator(RuntimeOperator):
             watermark = min(watermark, self.current_watermark)
         self._is_restored = True
         self.current_watermark = self.timers.watermark = watermark
+
+    # ---- batch jobs -----------------------------------------------------------------------------
+
+    def finish_key(self) -> Optional[Iterator[Item]]:
+        """All timers of the key fire, at the end of event time; what they register is ignored, as in Flink, where a
+        timer that registers itself anew would never end."""
+        timers = self.timers
+        return self._fire_all() if timers.event_time or timers.processing_time else None
+
+    def _fire_all(self) -> Iterator[Item]:
+        timers = self.timers
+        self.current_watermark = timers.watermark = MAX_WATERMARK_MS
+        queues = timers.event_time, timers.processing_time
+        for queue in queues:
+            queue.quiesce()
+        yield from self.fire_event_timers(MAX_WATERMARK_MS)
+        yield from self.fire_processing_timers(MAX_WATERMARK_MS)
+        for queue in queues:
+            queue.resume()
+        self.current_watermark = timers.watermark = MIN_WATERMARK_MS
 
     # ---- timers ---------------------------------------------------------------------------------
 
@@ -494,6 +543,8 @@ def owned_key_groups(environment: TaskEnvironment) -> KeyGroupRange:
 
 def create_keyed_backend(operator: str, environment: TaskEnvironment) -> HeapKeyedStateBackend:
     """What ``state.backend.type`` and ``state.changelog.enabled`` say, for one operator of a subtask."""
+    if environment.is_batch:  # state of one key at a time, and no checkpoints
+        return HeapKeyedStateBackend(operator, environment.now_ms)
     groups, max_parallelism = owned_key_groups(environment), environment.max_parallelism
     configuration, materialiser = environment.configuration, environment.materialiser
     if environment.state_backend == "rocksdb":

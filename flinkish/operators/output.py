@@ -10,7 +10,8 @@ import abc
 from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping, Optional
 
-from flinkish.errors import InternalError
+from flinkish.common import options
+from flinkish.errors import ConfigurationError
 from flinkish.messages.checkpoints import Bytes, InlineBytes
 from flinkish.messages.deployment import TaskRestore
 from flinkish.metrics.groups import OperatorMetricGroup
@@ -66,7 +67,12 @@ def open_inline(content: Bytes) -> Any:
     """``TaskEnvironment.open_content`` where no storage is: what lies in messages only."""
     if isinstance(content, InlineBytes):
         return content.data
-    raise InternalError("could not read saved state", where=content.uri, why="this slot has no checkpoint storage")
+    raise ConfigurationError(
+        "could not read saved state",
+        where=content.uri,
+        why="the state lies in a file, and no checkpoint storage is configured here",
+        do="set execution.checkpointing.dir, for a StreamTestHarness in its configuration={...}",
+    )
 
 
 @dataclass
@@ -101,5 +107,16 @@ class TaskEnvironment:
     open_content: Callable[[Bytes], Any] = open_inline
     final_checkpoint: bool = False
     materialiser: Any = None
+    #: By name; made by functions (``flinkish.common.accumulators``), read when the subtask has ended.
+    accumulators: dict[str, Any] = field(default_factory=dict)
+    #: How long the subtask has been backpressured so far, ms; set by its task.
+    blocked_ms: Callable[[], int] = lambda: 0
+    #: Makes what runs the calls of asynchronous functions, as ``operators.async_io.call_runner``; None: that one.
+    create_call_runner: Optional[Callable[..., Any]] = None
     #: Gets (tag id, value, timestamp) of side outputs that nobody has asked for; None drops them.
     collect_side_output: Optional[Callable[[str, Any, Optional[int]], None]] = None
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether the job runs in BATCH mode; the graph has decided for AUTOMATIC."""
+        return options.read(self.configuration, options.EXECUTION_RUNTIME_MODE) == "BATCH"

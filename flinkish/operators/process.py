@@ -59,16 +59,17 @@ class ProcessOperatorBase(RuntimeOperator):
     function_role = "process"
     context: Any
 
-    def process(self, function, value, timestamp):
-        """The reference: one call of a process function for a record."""
-        self.context.time = timestamp
-        results = self.call(function, value, self.context, record=value)
+    def process(self, function, value, timestamp, context=None):
+        """The reference: one call of a process function for a record.  ``context`` None: ``self.context``."""
+        context = context or self.context
+        context.time = timestamp
+        results = self.call(function, value, context, record=value)
         for result in self.iterate(results, value, function=function):
             yield from self.output.expand()
             yield from self.output.result(result, timestamp)
 
-    def generate_process(self, code, function, value, timestamp, emit):
-        context = code.bind("ctx", self.context)
+    def generate_process(self, code, function, value, timestamp, emit, context=None):
+        context = code.bind("ctx", context or self.context)
         if timestamp is None:
             code.before(f"{context}.time = None")
         else:

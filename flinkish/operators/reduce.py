@@ -1,8 +1,10 @@
-"""reduce on a keyed stream: emits the new accumulator for each record."""
+"""reduce on a keyed stream: emits the new accumulator for each record, or in a batch job that of each key."""
 
 from __future__ import annotations
 
-from flinkish.operators.operator import KeyedOperator
+from typing import Iterator, Optional
+
+from flinkish.operators.operator import Item, KeyedOperator
 
 _MISSING = object()
 
@@ -18,14 +20,21 @@ class StreamGroupedReduce(KeyedOperator):
         self.table = self.backend.table("_op_state")
 
     def process_element(self, value, timestamp, input_index=0):
+        yield from self.output.emit(self.reduce_with(value), timestamp)
+
+    def reduce_with(self, value):
+        """The reference: the accumulator with ``value`` in it, put into the state."""
         key = self.select_key(value)
         current = self.table.get(key, _MISSING)
         if current is not _MISSING:
             value = self.call(self.reduce, current, value, record=value)
         self.table[key] = value
-        yield from self.output.emit(value, timestamp)
+        return value
 
     def generate(self, code, value, timestamp, emit, input_index=0):
+        emit(self.generate_reduce(code, value), timestamp)
+
+    def generate_reduce(self, code, value):
         key = (self.generate_current_key if self.needs_key else self.generate_key)(code, value)
         table, missing = code.bind("table", self.table), code.bind("missing", _MISSING)
         result = code.variable("v")
@@ -34,4 +43,29 @@ class StreamGroupedReduce(KeyedOperator):
         with code.block("else:"):
             code.assign(result, self, self.reduce, result, value, record=value)
         code.line(f"{table}[{key}] = {result}")
-        emit(result, timestamp)
+        return result
+
+
+class BatchGroupedReduce(StreamGroupedReduce):
+    """The records of a key come together and in order of time; its result has the time of the last one.
+
+    Source: Flink's ``BatchGroupedReduceOperator``, whose results have the last possible time instead."""
+
+    fires = True
+
+    def __init__(self, spec, environment):
+        super().__init__(spec, environment)
+        self.time: Optional[int] = None
+
+    def process_element(self, value, timestamp, input_index=0):
+        self.reduce_with(value)
+        self.time = timestamp
+        yield from ()
+
+    def generate(self, code, value, timestamp, emit, input_index=0):
+        self.generate_reduce(code, value)
+        code.line(f"{code.bind('operator', self)}.time = {timestamp}")
+
+    def finish_key(self) -> Iterator[Item]:
+        for value in self.table.values():
+            yield value, self.time

@@ -31,6 +31,9 @@ class OperatorSubtaskContext(SubtaskContext):
     def metric_group(self) -> Any:
         return self._operator.metric_group
 
+    def accumulators(self) -> dict[str, Any]:
+        return self._environment.accumulators
+
 
 class StreamingRuntimeContext(StateStore, RuntimeContext):
     """What `Function.open` gets: the subtask's facts, and the operator's keyed state if it has any."""
@@ -71,6 +74,9 @@ class StreamingRuntimeContext(StateStore, RuntimeContext):
 
     def get_metrics_group(self) -> Any:
         return self._metric_group
+
+    def _accumulators(self) -> dict[str, Any]:
+        return self._environment.accumulators
 
     def get_job_id(self) -> str:
         return self._environment.job_id

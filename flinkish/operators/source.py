@@ -19,7 +19,6 @@ from typing import Any, Optional
 
 import cloudpickle
 import numpy as np
-import pyarrow as pa
 
 from flinkish.common import options
 from flinkish.common.user_traceback import let_pass
@@ -32,6 +31,7 @@ from flinkish.messages.control import (
     SourceNoMoreSplits,
     SourceRegister,
     SourceRequestSplit,
+    SourceWatermarkAlignment,
 )
 from flinkish.messages.elements import (
     MAX_WATERMARK_MS,
@@ -42,9 +42,12 @@ from flinkish.messages.elements import (
     Watermark,
     WatermarkStatus,
 )
+from flinkish.metrics import names
+from flinkish.operators.column_times import column_times, given_times
 from flinkish.operators.columns import rows_of
 from flinkish.operators.operator import RuntimeOperator
 from flinkish.operators.runtime_context import OperatorSubtaskContext
+from flinkish.operators.source_alignment import SourceAlignment
 from flinkish.operators.watermarks import (
     CombinedWatermark,
     EventTimeAssigner,
@@ -85,6 +88,8 @@ class SourceOperator(RuntimeOperator):
         self._timestamps: Optional[list] = None
         self._reader_state: Any = None
         self._restored_watermarks: dict[str, int] = {}  # of splits that have no output yet
+        alignment = self.strategy.alignment
+        self.alignment = None if alignment is None else SourceAlignment(self, alignment)
         self.outstanding = 0  # elements that the task has taken and the chain has not finished
         self.room = 0
 
@@ -104,6 +109,8 @@ class SourceOperator(RuntimeOperator):
             self._restored_watermarks[split_id] = watermark
         if splits:
             self.call(self.reader.add_splits, splits, role="add_splits")
+            if self.alignment is not None:
+                self.alignment.restored(max(self._restored_watermarks.values()))
         self.send(SourceRegister(self.environment.host))
         self.call(self.reader.start, role="start")
 
@@ -167,6 +174,8 @@ class SourceOperator(RuntimeOperator):
         elif isinstance(payload, SourceCustomEvent):
             event = self.call(cloudpickle.loads, payload.event, role="handle_source_event")
             self.call(self.reader.handle_source_event, event, role="handle_source_event")
+        elif isinstance(payload, SourceWatermarkAlignment) and self.alignment is not None:
+            self.alignment.allow(payload.max_watermark_ms)
         else:
             raise InternalError(f'source "{self.name}" got an event {type(payload).__name__}')
 
@@ -182,7 +191,19 @@ class SourceOperator(RuntimeOperator):
                 where=f'source "{self.name}"',
                 do="return an InputStatus: MORE_AVAILABLE, NOTHING_AVAILABLE or END_OF_INPUT",
             )
+        if self.alignment is not None:
+            self.alignment.check_splits()
         return status
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the reader is not to be polled: it is too far ahead of others."""
+        return self.alignment is not None and self.alignment.is_paused
+
+    def finish(self):
+        if self.alignment is not None:
+            self.alignment.at_end()
+        yield from super().finish()
 
     @property
     def has_collected(self) -> bool:
@@ -293,32 +314,49 @@ class SourceOperator(RuntimeOperator):
 
     @property
     def next_processing_time(self) -> Optional[int]:
-        return self._next_tick
+        if self.alignment is None:
+            return self._next_tick
+        if self._next_tick is None:
+            return self.alignment.next_report_ms
+        return min(self._next_tick, self.alignment.next_report_ms)
 
     def tick(self, now_ms: int) -> bool:
         """Once an interval: periodic watermarks and idleness.  True when the chain must pass on, now,
         what `take` gives, because nothing collected is in its way."""
-        if self._next_tick is None or now_ms < self._next_tick:
-            return False
-        self._next_tick = now_ms + self.interval_ms
-        waiting = bool(self.outstanding or self._elements or self._values)
-        self.call(self._periodic, now_ms, waiting, role="watermark generator")
-        if waiting or not self._elements:
-            return False
-        return True
+        waiting = bool(self.outstanding or self.has_collected)
+        if self._next_tick is not None and now_ms >= self._next_tick:
+            self._next_tick = now_ms + self.interval_ms
+            self.call(self._periodic, now_ms - self.environment.blocked_ms(), role="watermark generator")
+            if self.alignment is not None:
+                self.alignment.check_splits()
+        if self.alignment is not None:
+            self.alignment.report(now_ms)
+        return not waiting and bool(self._elements)
 
-    def _periodic(self, now_ms: int, waiting: bool) -> None:
-        outputs = list(self.split_outputs.values())
+    def _periodic(self, active_ms: int) -> None:
+        paused, paused_splits = self.is_paused, self.alignment.paused_splits if self.alignment else ()
+        outputs = list(self.split_outputs.items())
         if self.main.used:
-            outputs.append(self.main)
-        for output in outputs:
-            output.on_periodic(now_ms, waiting)
+            outputs.append((_READER, self.main))
+        for part, output in outputs:
+            output.on_periodic(active_ms, paused or part in paused_splits)
         if not self.assigned and not outputs and not self.requests:
             self._empty_ticks += 1
         self._update_status()
 
+    def watermark_parts(self) -> list[tuple[str, int, str]]:
+        """(id, watermark, "ACTIVE", "IDLE" or "PAUSED") of each split; the id "" is the reader's own output."""
+        paused = self.alignment.paused_splits if self.alignment else set()
+        return [
+            (part, watermark, "PAUSED" if part in paused else "IDLE" if idle else "ACTIVE")
+            for part, (watermark, idle) in self.combined.parts.items()
+        ]
+
     def metrics(self):
-        return {"currentOutputWatermark": self.emitted}
+        figures = {names.CURRENT_OUTPUT_WATERMARK: self.emitted}
+        if self.alignment is not None:
+            figures[names.WATERMARK_ALIGNMENT_DRIFT] = self.alignment.drift_ms
+        return figures
 
 
 class _GeneratorOutput:
@@ -441,9 +479,9 @@ class _Output(SourceOutput):
         elif timestamps_ms is not None:
             self._on_batch(int(timestamps_ms.max()))
 
-    def on_periodic(self, now_ms: int, waiting: bool) -> None:
+    def on_periodic(self, active_ms: int, paused: bool) -> None:
         if not self._idle:  # the reader has said so itself, and says when it ends
-            self._assigner.on_periodic(now_ms, waiting)
+            self._assigner.on_periodic(active_ms, paused)
 
     def _timestamp(self, value, timestamp_ms):
         return checked_timestamp(self._assign(value, timestamp_ms))
@@ -538,41 +576,3 @@ class _ReaderContext(OperatorSubtaskContext, SourceReaderContext):
 
     def wakeup(self):
         self._environment.wakeup()
-
-
-def given_times(times: Any, rows: int) -> np.ndarray:
-    """Event times in ms that a reader has collected beside ``rows`` rows, from a numpy or Arrow array.
-
-    Raises:
-        ValueError: some are missing.
-        TypeError: they are no whole numbers."""
-    if isinstance(times, (pa.Array, pa.ChunkedArray)):
-        found = _arrow_times(times, "the event times")
-    else:
-        found = np.asarray(times)
-        if found.dtype.kind not in "iu":
-            raise TypeError(f"the event times are of type {found.dtype}, not int64")
-    if found.shape != (rows,):
-        raise ValueError(f"{rows} rows came with event times of shape {found.shape}")
-    return found.astype(np.int64, copy=False)
-
-
-def column_times(columns: pa.RecordBatch, field: Any) -> np.ndarray:
-    """Event times in ms from a column of ints (ms) or timestamps (without zone: UTC).
-
-    Raises:
-        ValueError: the column holds nulls, which are no time.
-        TypeError: it is of another type."""
-    return _arrow_times(columns.column(field), f"the event time column {field!r}")
-
-
-def _arrow_times(column: Any, name: str) -> np.ndarray:
-    if column.null_count:
-        raise ValueError(f"{name}: there are {column.null_count} nulls")
-    if pa.types.is_timestamp(column.type):
-        per_ms = {"s": 1_000, "ms": 1, "us": -1_000, "ns": -1_000_000}[column.type.unit]
-        times = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
-        return times * per_ms if per_ms > 0 else times // -per_ms
-    if pa.types.is_integer(column.type):
-        return column.cast(pa.int64()).to_numpy(zero_copy_only=False)
-    raise TypeError(f"{name}: the type is {column.type}, not int or timestamp")

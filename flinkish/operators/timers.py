@@ -125,6 +125,13 @@ class TimerQueue:
                     self._empty += 1  # its entry in the heap goes with the next look at it
                 yield timestamp, key
 
+    def quiesce(self) -> None:
+        """Until `resume` no timer can be registered; those that are there fire and may be deleted."""
+        self.__class__ = QuiescedTimerQueue  # so that others pay nothing
+
+    def resume(self) -> None:
+        self.__class__ = TimerQueue
+
     def timers(self) -> Iterator[tuple[int, Any]]:
         """All, in the order in which they would fire."""
         for timestamp in sorted(self._buckets):
@@ -146,6 +153,15 @@ class TimerQueue:
         assert sorted(self._heap) == sorted(self._buckets)
         assert self._empty == sum(not bucket for bucket in self._buckets.values())
         assert self._count == sum(map(len, self._buckets.values()))
+
+
+class QuiescedTimerQueue(TimerQueue):
+    """One that takes no timers."""
+
+    __slots__ = ()
+
+    def register(self, timestamp: int, key: Any) -> bool:
+        return False
 
 
 class KeyedTimerService(TimerService):

@@ -117,13 +117,15 @@ class TimestampsAndWatermarksOperator(RuntimeOperator):
     def forwards_watermark(self, watermark: int) -> bool:
         return is_end(watermark)
 
-    forwards_status = False
+    def forwards_watermark_status(self, idle: bool) -> bool:
+        return False
 
     def tick(self, now_ms: int) -> bool:
         """Let the generator emit if its interval is over; True when something is pending."""
         if self._next_tick is not None and now_ms >= self._next_tick:
             self._next_tick = now_ms + self.interval_ms
-            self.call(self.assigner.on_periodic, now_ms, role="watermark generator")
+            active_ms = now_ms - self.environment.blocked_ms()
+            self.call(self.assigner.on_periodic, active_ms, role="watermark generator")
         return bool(self.pending)
 
     @property

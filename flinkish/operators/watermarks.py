@@ -131,12 +131,17 @@ class EventTimeAssigner:
         self.idle = False
         self.output.mark_active()
 
-    def on_periodic(self, now_ms: int, waiting: bool = False) -> None:
-        """Once an interval.  ``waiting``: records wait for room downstream, so silence is not idleness."""
+    def on_periodic(self, active_ms: int, paused: bool = False) -> None:
+        """Once an interval.
+
+        Args:
+            active_ms: processing time without that in which the subtask could not take records, because nothing
+                had room downstream: its silence was not the input's (FLINK-35886).
+            paused: nothing is read, on purpose, so silence is not idleness."""
         if self.idle_timer is not None:
-            if waiting:
+            if paused:
                 self.idle_timer.restart()
-            elif self.idle_timer.check(self.records, now_ms):
+            elif self.idle_timer.check(self.records, active_ms):
                 if not self.idle:
                     self.idle = True
                     self.output.mark_idle()

@@ -20,12 +20,12 @@ import math
 from heapq import heappop, heappush
 from typing import Any, Iterator, Optional
 
+from flinkish.common.constants import WINDOW_STATE_NAME
 from flinkish.datastream.window import SlidingEventTimeWindows, TimeWindow
 from flinkish.messages.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from flinkish.operators.copying import freeze
 from flinkish.operators.operator import Item
 from flinkish.operators.windowing.base import WindowOperatorBase
-from flinkish.operators.windowing.contents import WINDOW_CONTENTS
 from flinkish.operators.windowing.contexts import FiredWindow
 from flinkish.state.keyed_snapshot import StateKind
 
@@ -41,7 +41,7 @@ class AlignedWindowOperator(WindowOperatorBase):
         self.slide_ms: int = self.assigner.slide_ms if self.slides else self.size_ms
         #: A reduce may change what it is given, and several windows are given the same record.
         self.copies = self.slides and self.kind == "reduce" and not environment.object_reuse
-        self.windows = self.backend.window_table(WINDOW_CONTENTS)
+        self.windows = self.backend.window_table(WINDOW_STATE_NAME)
         self._to_fire: list[int] = []  # starts; a window stands in each heap at most once
         self._to_drop: list[int] = []  # only with lateness
         self.late_limit = self.fired_limit = 0  # windows that start at or before it have been dropped, fired
@@ -52,7 +52,7 @@ class AlignedWindowOperator(WindowOperatorBase):
     # ---- checkpoints ----------------------------------------------------------------------------
 
     def restore_keyed(self, reader, key_groups):
-        saved = reader.states.get(WINDOW_CONTENTS)
+        saved = reader.states.get(WINDOW_STATE_NAME)
         if saved is not None and saved.kind is not StateKind.VALUE:
             raise self.other_windows("they were saved for each key, and are windows that all keys share now")
         super().restore_keyed(reader, key_groups)

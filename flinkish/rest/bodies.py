@@ -72,6 +72,14 @@ def resource_requirements(job: Job) -> dict[str, Any]:
     }
 
 
+def vertex_watermarks(vertex: Job) -> list[dict[str, str]]:
+    """``/jobs/:jobid/vertices/:vertexid/watermarks``."""
+    return [
+        {"id": f"{subtask['subtask']}.currentInputWatermark", "value": str(subtask["input-watermark"])}
+        for subtask in vertex["subtasks"]
+    ]
+
+
 def _times(job: Job, now_ms: int) -> dict[str, Any]:
     times = job["timestamps"]
     start_ms, last_ms = min(times.values()), max(times.values())

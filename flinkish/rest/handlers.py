@@ -5,6 +5,8 @@ Paths and JSON are those of Flink 2's ``rest_v1_dispatcher``, with and without `
     GET    /overview                              slots, and jobs by state
     GET    /jobs  /jobs/overview                  all jobs
     GET    /jobs/:jobid  /jobs/:jobid/status
+    GET    /jobs/:jobid/watermarks                what holds event time back; ?operator=NAME OR UID
+    GET    /jobs/:jobid/vertices/:vertexid/watermarks    [{"id": "0.currentInputWatermark", "value": "..."}]
     PATCH  /jobs/:jobid?mode=cancel               202, 409: it is over
     POST   /jobs/:jobid/savepoints                {"target-directory", "cancel-job", "triggerId"} -> {"request-id"}
     POST   /jobs/:jobid/stop                      {"targetDirectory", "drain", "triggerId"} -> {"request-id"}
@@ -17,7 +19,8 @@ Paths and JSON are those of Flink 2's ``rest_v1_dispatcher``, with and without `
     PUT    /jobs/:jobid/resource-requirements     the same: answered at once, and logged when it cannot be done
 
 Flink has ``rescaling`` too, but switched off; its answer says when the job runs again and what went wrong, which
-``resource-requirements`` does not.  ``vertices`` and the errors in parts (``messages.error_body``) are ours.
+``resource-requirements`` does not.  ``vertices``, ``/jobs/:jobid/watermarks`` (``common.watermark_explanation``) and the
+errors in parts (``messages.error_body``) are ours.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ log = logging.getLogger(__name__)
 SAVEPOINT, CHECKPOINT, RESCALING = "savepoint", "checkpoint", "rescaling"
 
 _JOB = r"/jobs/(?P<job_id>[0-9a-fA-F]{32})"
+_VERTEX = r"/(?P<vertex_id>[0-9a-fA-F]{32})"
 _TRIGGER = r"/(?P<trigger_id>[0-9a-fA-F]{1,64})"
 _ID = re.compile(r"[0-9a-fA-F]{1,64}")
 
@@ -81,6 +85,8 @@ class Handlers:
             ("GET", "/jobs/overview", self._jobs_overview),
             ("GET", _JOB, self._job),
             ("GET", f"{_JOB}/status", self._status),
+            ("GET", f"{_JOB}/watermarks", self._watermarks),
+            ("GET", f"{_JOB}/vertices{_VERTEX}/watermarks", self._vertex_watermarks),
             ("PATCH", _JOB, self._terminate),
             ("POST", f"{_JOB}/savepoints", self._take_savepoint),
             ("POST", f"{_JOB}/stop", self._stop),
@@ -165,6 +171,15 @@ class Handlers:
 
     def _status(self, request: Request, job_id: str) -> Response:
         return Response(200, {"status": self._describe(job_id)["state"]})
+
+    def _watermarks(self, request: Request, job_id: str) -> Response:
+        return Response(200, dict(self._find(job_id).explain_watermarks(request.query.get("operator"))))
+
+    def _vertex_watermarks(self, request: Request, job_id: str, vertex_id: str) -> Response:
+        for vertex in self._find(job_id).explain_watermarks()["vertices"]:
+            if vertex["id"] == vertex_id:
+                return Response(200, bodies.vertex_watermarks(vertex))
+        raise HttpError(404, f"Vertex {vertex_id} not found")
 
     def _requirements(self, request: Request, job_id: str) -> Response:
         return Response(200, bodies.resource_requirements(self._describe(job_id)))

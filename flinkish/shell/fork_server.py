@@ -32,7 +32,7 @@ import subprocess
 import sys
 import traceback
 import warnings
-from typing import Callable, NoReturn, Optional, Sequence
+from typing import Callable, NoReturn, Sequence
 
 from flinkish.shell.event_loop import EventLoop
 from flinkish.shell.process import (

@@ -198,6 +198,12 @@ class EndedJob:
     def metrics(self) -> dict:
         return {}
 
+    def accumulators(self) -> Mapping[str, bytes]:
+        return {}
+
+    def explain_watermarks(self, operator: Optional[str] = None) -> Mapping[str, Any]:
+        return self._refuse("explain the watermarks of a job")
+
     def _refuse(self, what: str = "take a snapshot") -> NoReturn:
         why = f"the job is {self._record.status}"
         raise InvalidJobError(f"could not {what}", where=f"job {self.job_id}", why=why)

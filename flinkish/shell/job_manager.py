@@ -26,7 +26,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import Any, Callable, Mapping, Optional, Sequence, TypeVar
+from typing import Any, Callable, Mapping, Optional, Sequence, TypeVar, Union
 
 from flinkish.common import options
 from flinkish.common.completable_future import CompletableFuture
@@ -305,6 +305,25 @@ class JobManager:
     def describe(self) -> dict:
         """Jobs and slots as plain data, for the REST API."""
         return self._ask(lambda dispatcher: dispatcher.describe(), {"jobs": [], "slots": []})
+
+    def explain_watermarks(self, job_id: str, operator: Optional[str]) -> dict[str, Any]:
+        """See ``Dispatcher.explain_watermarks``.
+
+        Raises:
+            InvalidJobError: there is no such job, it is over, or it has no such operator."""
+
+        def explain(dispatcher: Dispatcher) -> Union[dict[str, Any], FlinkishError]:
+            try:
+                return dispatcher.explain_watermarks(job_id, operator, self._now_ms())
+            except InvalidJobError as error:  # the answer to who asks, not a failure of the loop
+                return error
+            except Exception as error:  # a report that makes no sense costs the answer, not the JobManager
+                return InternalError("could not explain watermarks", where=job_id, why=f"{type(error).__name__}: {error}")
+
+        answer: Union[dict[str, Any], FlinkishError] = self._ask(explain, InternalError("the JobManager could not answer"))
+        if isinstance(answer, FlinkishError):
+            raise answer
+        return answer
 
     def jobs(self) -> list[ManagedJob]:
         return list(self._jobs.values())

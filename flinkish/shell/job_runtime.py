@@ -102,6 +102,8 @@ class JobRuntime:
         self.led = led
         self._chains = pickle_chains(job_graph)
         sinks = {op.operator_id: op.operator.sink.for_operator(self.job_id, op.operator_id) for _, op in self._sinks}
+        if settings.restored is None:
+            _refuse_sinks_that_replace_each_other([(op.name, sinks[op.operator_id]) for _, op in self._sinks])
         for _, op in self._sinks:  # last, because it may make the folder
             _validate(sinks[op.operator_id], op.name, settings.restored is not None)
         self._checkpointing = settings.configuration.interval_ms is not None
@@ -152,6 +154,11 @@ class JobRuntime:
             region_failover=region_failover,
             reactive=reactive,
             first_attempt=first_attempt,
+            alignments={
+                op.operator_id: op.operator.watermark_strategy.alignment
+                for _, op in self._sources
+                if op.operator.watermark_strategy.alignment is not None
+            },
             cancellation_interval_ms=options.read(
                 self._configuration, options.TASK_CANCELLATION_INTERVAL
             ),
@@ -549,6 +556,25 @@ def _validate(sink: Sink, operator_name: str, restored: bool) -> None:
     except InvalidJobError as error:
         error.where = error.where or f'operator "{operator_name}"'
         raise
+
+
+def _refuse_sinks_that_replace_each_other(sinks: list[tuple[str, Sink]]) -> None:
+    """Each with its operator's name.  The first commit of one would remove what another has published."""
+    by_folder: dict[str, list[tuple[str, bool]]] = {}
+    for name, sink in sinks:
+        written = sink.written_folder()
+        if written is not None:
+            by_folder.setdefault(written[0], []).append((name, written[1]))
+    for folder, writers in by_folder.items():
+        if len(writers) > 1 and any(replaces for _, replaces in writers):
+            names = ", ".join(f'"{name}"' for name, _ in writers)
+            raise InvalidJobError(
+                "could not replace what a folder holds",
+                where=f"operators {names}",
+                why=f"{len(writers)} sinks of the job write to {folder.partition(':')[2]}, and one that overwrites it "
+                "would remove what the others have published",
+                do="give each its own folder, or leave overwrite out and begin with an empty one",
+            )
 
 
 def _nothing() -> None:

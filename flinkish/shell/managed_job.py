@@ -6,6 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Mapping, Optional
 
+from flinkish.common.accumulators import merge_accumulators
 from flinkish.common.completable_future import CompletableFuture
 from flinkish.common.job_execution_result import JobExecutionResult
 from flinkish.common.job_status import JobStatus
@@ -89,7 +90,9 @@ class ManagedJob:
             raise JobCancelledError(f'job "{self.job_name}" was cancelled', where=self.job_id)
         if self._error is not None:
             raise self._error
-        return JobExecutionResult(self.job_id, self.net_runtime_ms, job_name=self.job_name)
+        return JobExecutionResult(
+            self.job_id, self.net_runtime_ms, merge_accumulators(self.accumulators().values()), self.job_name
+        )
 
     def wait_ended(self, timeout_s: Optional[float] = None) -> bool:
         """Like ``wait``, but raises nothing; False: the time was up."""
@@ -113,9 +116,17 @@ class ManagedJob:
         """Whether some thread waits for the end right now."""
         return self._waiting > 0
 
+    def accumulators(self) -> Mapping[str, bytes]:
+        """Of each subtask the last that it has reported."""
+        return self._manager._ask(lambda dispatcher: dispatcher.accumulators(self.job_id), {})
+
     def metrics(self) -> dict[str, Mapping[str, Any]]:
         """The last report of each task."""
         return self._manager._ask(lambda dispatcher: dispatcher.metrics(self.job_id), {})
+
+    def explain_watermarks(self, operator: Optional[str] = None) -> Mapping[str, Any]:
+        """How far event time is and what holds it back, see ``jobmanager.watermark_explanation``."""
+        return self._manager.explain_watermarks(self.job_id, operator)
 
     def describe(self) -> dict:
         """Status, tasks and slots as plain data."""

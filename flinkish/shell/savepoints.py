@@ -15,7 +15,7 @@ from flinkish.common.configuration import Configuration
 from flinkish.errors import CorruptSnapshotError
 from flinkish.graph.job_graph_generator import create_job_graph
 from flinkish.graph.stream_graph import StreamGraph
-from flinkish.jobmanager.restore_decision import decide_restore
+from flinkish.jobmanager.restore_decision import adopt_max_parallelism, decide_restore
 from flinkish.messages.checkpoints import CompletedCheckpoint
 from flinkish.storage.checkpoint_storage import CheckpointStorage, FoundSavepoint
 
@@ -79,6 +79,7 @@ class RestoreCheck:
     def submit(self, stream_graph: StreamGraph, configuration: Optional[Mapping[str, Any]] = None) -> NoReturn:
         """Raises SystemExit: 0 when the program can go on from it, else 1."""
         job_graph = create_job_graph(stream_graph)
+        adopt_max_parallelism(job_graph, self._checkpoint)
         decision = decide_restore(job_graph, self._checkpoint)
         for line in decision.report():
             self._show(line)

@@ -36,6 +36,7 @@ from typing import Any, Optional
 
 from flinkish.common.driver_only import this_is_slot
 from flinkish.common.user_traceback import format_user_traceback, is_raised_by_user_code, message_of
+from flinkish.connectors.isolation import portable_pickle
 from flinkish.errors import (
     ConnectionLostError,
     FlinkishError,
@@ -547,8 +548,21 @@ class SlotProcess:
         core, deployed, control = self._core, self._deployed, self._control
         if deployed is not None and core is not None and core.tasks and control is not None:
             control.send_message(
-                MetricsReport(deployed.job_id, self.slot_id, core.metrics())
+                MetricsReport(
+                    deployed.job_id, self.slot_id, core.metrics(), core.watermarks(), self._pickled_accumulators()
+                )
             )
+
+    def _pickled_accumulators(self) -> dict[str, bytes]:
+        """One that does not pickle is left out with a warning: a count is no reason to fail a job."""
+        assert self._core is not None
+        pickled = {}
+        for name, accumulators in self._core.accumulators().items():
+            try:
+                pickled[name] = portable_pickle(accumulators)
+            except Exception as error:  # pickling runs the user's code
+                log.warning("could not send accumulators slot=%s task=%s error=%r", self.slot_id, name, error)
+        return pickled
 
     def _report_failure(
         self, error: FlinkishError, executions: tuple[ExecutionAttemptID, ...], lost_peer: Optional[str] = None
@@ -601,6 +615,10 @@ class SlotProcess:
         self, execution: ExecutionAttemptID, state: str, failure: Optional[TaskFailure]
     ) -> None:
         change = TaskStateChanged(execution, state, failure)
+        if state == "FINISHED" and self._control is not None:
+            pickled = self._pickled_accumulators()
+            if pickled:
+                self._control.send_message(MetricsReport(execution.job_id, self.slot_id, accumulators=pickled))
         if self._held is not None:
             self._held.append(change)
         else:

@@ -18,7 +18,7 @@ from flinkish.graph.job_graph import JobGraph
 from flinkish.jobmanager.checkpoint_coordinator import CheckpointConfiguration
 from flinkish.jobmanager.completed_checkpoints import CheckpointRetention
 from flinkish.jobmanager.job_description import CheckpointSettings
-from flinkish.jobmanager.restore_decision import decide_restore
+from flinkish.jobmanager.restore_decision import adopt_max_parallelism, decide_restore
 from flinkish.messages.checkpoints import JOB_MANAGER_STORAGE, CompletedCheckpoint
 from flinkish.storage.checkpoint_storage import CheckpointStorage
 from flinkish.storage.ha_store import JobRecord
@@ -51,7 +51,7 @@ def checkpoint_directory(configuration: Mapping[str, Any]) -> str:
 def checkpoint_settings(
     job_graph: JobGraph, coordinated: frozenset[str], commits: bool, record: Optional[JobRecord] = None
 ) -> CheckpointSettings:
-    """What the job's CheckpointCoordinator begins with.
+    """What the job's CheckpointCoordinator begins with.  ``job_graph`` takes over what max parallelism is saved.
 
     Args:
         coordinated: operators whose coordinators take snapshots.
@@ -87,6 +87,7 @@ def checkpoint_settings(
             aligned_timeout_ms=options.read(configuration, options.CHECKPOINTING_ALIGNED_TIMEOUT) or None,
             final_checkpoint=commits and interval_ms is not None,
             high_availability=record is not None,
+            batch=options.read(configuration, options.EXECUTION_RUNTIME_MODE) == "BATCH",
         ),
         coordinated,
         run_id=secrets.token_hex(8) if record is None else record.run_id,
@@ -169,6 +170,7 @@ def _find_restored(job_graph: JobGraph, directory: str) -> tuple[Optional[Comple
 
 def _check_restore(job_graph: JobGraph, checkpoint: CompletedCheckpoint) -> None:
     ignore = options.read(job_graph.configuration, options.STATE_RECOVERY_IGNORE_UNCLAIMED)
+    adopt_max_parallelism(job_graph, checkpoint)
     refusal = decide_restore(job_graph, checkpoint).refusal(ignore)
     if refusal is not None:
         raise refusal

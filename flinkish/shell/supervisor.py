@@ -43,7 +43,7 @@ from flinkish.messages.control import (
 )
 from flinkish.messages.launch import SlotLaunch
 from flinkish.shell.connections import ROLE_JOB_MANAGER, Connection
-from flinkish.shell.event_loop import EventLoop, TimerHandle
+from flinkish.shell.event_loop import EventLoop
 from flinkish.shell.finding import wait_connected
 from flinkish.shell.fork_server import ForkServer
 from flinkish.shell.process import (

@@ -11,13 +11,16 @@ whether it is kept without ``update`` is up to the backend, and users must not r
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
 
 from flinkish.datastream import state as api
 from flinkish.datastream.functions import KeyedStateStore
-from flinkish.errors import InternalError, InvalidJobError
+from flinkish.errors import InternalError, InvalidJobError, StateMigrationError
 from flinkish.messages.checkpoints import KeyGroupRange
-from flinkish.state.declared_types import adapter, declared_by, infos_of
+from flinkish.state.current_key import NO_KEY
+from flinkish.state.common_form import adapted, adapted_value, common_form, into_form
+from flinkish.state.declared_types import DeclaredType, adapter, declared_by, infos_of
 from flinkish.state.key_decoding import decode_key
 from flinkish.state.key_groups import key_groups_of_canonical
 from flinkish.state.keyed_snapshot import (
@@ -38,21 +41,27 @@ _MISSING = object()
 class HeapKeyedStateBackend:
     """All keyed state of one operator in one subtask.
 
-    ``current_key`` is set by the operator; reading it outside of a record or timer gives None.
+    ``current_key`` is set by the operator; outside of a record or timer it is `NO_KEY`, which every state refuses.
 
     Order: made -> `restore` (once for each handle) -> states are asked for, at any time.  A restored
     state that nobody asks for stays, and is in the next snapshot again, as in Flink.
 
     Args:
         now_ms: processing time, which times to live are counted in.
+
+    ``key_type``: what ``key_by`` declares of the keys; set before `restore`.
     """
 
-    __slots__ = ("current_key", "operator", "tables", "now_ms", "_states", "_restored", "_scoped", "_ttls", "_cleanups")
+    __slots__ = (
+        "current_key", "key_type", "operator", "tables", "now_ms", "_states", "_restored", "_scoped", "_ttls",
+        "_cleanups",
+    )  # fmt: skip
 
     def __init__(self, operator: str, now_ms: Optional[Callable[[], int]] = None):
-        self.current_key: Any = None
+        self.current_key: Any = NO_KEY
         self.operator = operator
         self.now_ms = now_ms
+        self.key_type: Optional[DeclaredType] = None
         self._ttls: dict[str, StateTtl] = {}
         self._cleanups: list[IncrementalCleanup] = []  # that run at every record
         self.tables: dict[str, dict] = {}
@@ -77,6 +86,16 @@ class HeapKeyedStateBackend:
 
     def close(self) -> None:
         """Give back what the backend has beside memory."""
+
+    def clear(self) -> None:
+        """Forget what is kept of all keys."""
+        for table in self.tables.values():
+            table.clear()
+        if self._ttls:
+            for _, state in self._states.values():
+                cleanup = getattr(state, "cleanup", None)
+                if cleanup is not None:
+                    cleanup.clear()
 
     def add_to_log(self, checkpoint_id: int) -> Any:
         """What a checkpoint adds to a changelog (`changelog.LogAddition`); None: there is none."""
@@ -182,6 +201,7 @@ class HeapKeyedStateBackend:
         Raises:
             StateMigrationError, CorruptSnapshotError: see `KeyedSnapshotReader`.
         """
+        self._check_key_types(reader.states.values())
         for meta in reader.states.values():
             if meta.kind is StateKind.DELETIONS:
                 self._delete(meta, reader, key_groups)
@@ -190,7 +210,6 @@ class HeapKeyedStateBackend:
                 continue
             table = self.table(meta.name)
             windows = isinstance(table, WindowTable)
-            self._restored[meta.name] = meta
             if meta.name in self._states:
                 raise InternalError(
                     f'state "{meta.name}" was asked for before it was restored', where=f'operator "{self.operator}"'
@@ -201,9 +220,46 @@ class HeapKeyedStateBackend:
                     f"it was saved as a {meta.kind.value} state of keys, the program keeps windows under this name",
                     "give the operator another uid, and restore with allow_non_restored_state",
                 )  # fmt: skip
+            bring = self._described(meta, table)
             for block in reader.read(meta.name, key_groups):
+                if bring is not None:
+                    block.values = list(map(bring, block.values))
                 _fill(table, block)
                 self.filled(table)
+
+    def _described(self, meta: StateMeta, table: dict) -> Optional[Callable[[Any], Any]]:
+        """Note what a handle says of a state, before its entries come.
+
+        Subtasks may have saved it in different forms, when some have asked for it since its type or time to live
+        changed and others have not.  Then what is there already is brought into a common form.
+        Returns:
+            what brings the handle's entries into it; None: they are in it.
+        """
+        known = self._restored.get(meta.name)
+        if known is None or isinstance(table, WindowTable) or not table:
+            self._restored[meta.name] = meta
+            return None
+        common = self._restored[meta.name] = common_form(self.operator, known, meta)
+        bring = into_form(known, common, self._processing_time)
+        if bring is not None:
+            for key in list(table):
+                table[key] = bring(table[key])
+        return into_form(meta, common, self._processing_time)
+
+    def _check_key_types(self, metas: Iterable[StateMeta]) -> None:
+        """Keys of another type lie in other key groups, or are other keys: all state would be there and never found."""
+        for meta in metas:
+            if meta.key_type is None or self.key_type is None or meta.key_type == self.key_type:
+                continue
+            old, new = meta.key_type.text, self.key_type.text
+            raise StateMigrationError(
+                f'could not restore the keyed state of operator "{self.operator}": the type of its keys has changed',
+                where=f'operator "{self.operator}", state "{meta.name}"',
+                why=f"key_by declared {old} when it was saved, the program declares {new}",
+                do="declare the old key type, or give the operator another uid, and restore with "
+                "allow_non_restored_state",
+                operator=self.operator, old=old, new=new,
+            )  # fmt: skip
 
     def _delete(self, meta: StateMeta, reader: KeyedSnapshotReader, key_groups: Optional[KeyGroupRange]) -> None:
         """What a file of changes says of entries that earlier files of the same subtask have."""
@@ -241,7 +297,8 @@ class HeapKeyedStateBackend:
         known = self._states.get(name)
         if known is None:
             scoped = isinstance(table, WindowTable) or name in self._scoped
-            return self._restored.get(name) or StateMeta(name, StateKind.VALUE, scoped)
+            meta = self._restored.get(name) or StateMeta(name, StateKind.VALUE, scoped)
+            return replace(meta, key_type=self.key_type or meta.key_type)
         descriptor = known[0]
         kind = next(kind for cls, (kind, _) in _KINDS.items() if isinstance(descriptor, cls))
         ttl = self._ttls.get(name)
@@ -251,6 +308,7 @@ class HeapKeyedStateBackend:
             name in self._scoped,
             declared_by(descriptor),
             None if ttl is None else ttl.describe(),
+            key_type=self.key_type,
         )
 
     def _check_restored(
@@ -270,9 +328,9 @@ class HeapKeyedStateBackend:
             values = (part for entry in entries for part in _parts(kind, role, entry))
             adapt = adapter(self.operator, name, role, info, saved.declared.get(role), values)
             if adapt is not None:
-                adapt = adapt if saved.ttl is None else _adapted_value(adapt)
+                adapt = adapt if saved.ttl is None else adapted_value(adapt)
                 for key, entry in table.items():
-                    table[key] = _adapted(kind, adapt, entry)
+                    table[key] = adapted(kind, adapt, entry)
 
     @property
     def num_entries(self) -> int:
@@ -543,14 +601,3 @@ def _parts(kind: StateKind, role: str, entry: Any) -> Iterable:
     if kind is StateKind.MAP:
         return entry if role == "key" else entry.values()
     return entry if kind is StateKind.LIST else (entry,)
-
-
-def _adapted_value(adapt: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Of a value with its last access."""
-    return lambda part: (adapt(part[0]), part[1])
-
-
-def _adapted(kind: StateKind, adapt: Callable[[Any], Any], entry: Any) -> Any:
-    if kind is StateKind.MAP:
-        return {key: adapt(value) for key, value in entry.items()}
-    return list(map(adapt, entry)) if kind is StateKind.LIST else adapt(entry)

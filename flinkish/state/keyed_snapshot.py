@@ -77,6 +77,7 @@ class StateMeta:
         declared: types that its descriptor gave: "value" (of a list: of its elements), of a map "key" too.
         ttl: the time to live of its entries, if any, as its backend describes it.
         properties: facts of the operator that are no entries (JSON values), e.g. its watermark.
+        key_type: what ``key_by`` declared of its keys; None: nothing, or the snapshot is older.
         forms: of "namespace", "key" and "value": what the writer has seen of them (`value_columns.column_form`).
     """
 
@@ -86,6 +87,7 @@ class StateMeta:
     declared: Mapping[str, DeclaredType] = field(default_factory=dict)
     ttl: Optional[Mapping[str, Any]] = None
     properties: Mapping[str, Any] = field(default_factory=dict)
+    key_type: Optional[DeclaredType] = None
     forms: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def to_json(self) -> dict:
@@ -96,6 +98,7 @@ class StateMeta:
             "declared": {role: declared.to_json() for role, declared in self.declared.items()},
             "ttl": self.ttl,
             "properties": dict(self.properties),
+            "key_type": self.key_type and self.key_type.to_json(),
             "forms": dict(self.forms),
         }
 
@@ -109,6 +112,7 @@ class StateMeta:
             {role: known for role, known in declared.items() if known is not None},
             found["ttl"],
             found["properties"],
+            DeclaredType.from_json(found.get("key_type")),
             found.get("forms", {}),
         )
 

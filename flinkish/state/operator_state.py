@@ -8,10 +8,10 @@ being read (`operator_entries`).  Classes and declared types may change as those
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Iterator, Mapping, Optional
+from typing import Any, Iterable, Iterator, Mapping, NoReturn, Optional
 
 from flinkish.datastream import state as api
-from flinkish.errors import InvalidJobError
+from flinkish.errors import InvalidJobError, UserError
 from flinkish.messages.checkpoints import DistributionMode, OperatorStateHandle
 from flinkish.state.declared_types import DeclaredType, adapter, declared_by, infos_of
 from flinkish.state.operator_entries import decode_entries, encode_entries
@@ -143,29 +143,15 @@ class OperatorListState(api.ListState):
         self._entries = []
 
 
-class OperatorBroadcastState(api.BroadcastState):
-    """Entries are (key, value)."""
-
-    def __init__(self, entries: Iterable[tuple[Any, Any]]):
-        self._map: dict = dict(entries)
-
-    def entries(self) -> Iterable[Any]:
-        return self._map.items()
+class _ReadableBroadcastState(api.ReadOnlyBroadcastState):
+    def __init__(self, entries: dict):
+        self._map = entries
 
     def get(self, key):
         return self._map.get(key)
 
     def contains(self, key) -> bool:
         return key in self._map
-
-    def put(self, key, value) -> None:
-        self._map[key] = value
-
-    def put_all(self, dict_value: Mapping) -> None:
-        self._map.update(dict_value)
-
-    def remove(self, key) -> None:
-        self._map.pop(key, None)
 
     def items(self) -> Iterator:
         return iter(list(self._map.items()))
@@ -178,6 +164,42 @@ class OperatorBroadcastState(api.BroadcastState):
 
     def is_empty(self) -> bool:
         return not self._map
+
+
+class ReadOnlyOperatorBroadcastState(_ReadableBroadcastState):
+    """A broadcast state as the side sees it that must not change it."""
+
+    def _refuse(self, *args: Any) -> NoReturn:
+        raise UserError(
+            "broadcast state cannot be changed here",
+            why="only the broadcast side gives all subtasks the same records, so only its changes are the same in all",
+            do="change it in process_broadcast_element(); what belongs to a key goes into keyed state",
+        )
+
+    put = put_all = remove = clear = __setitem__ = __delitem__ = _refuse
+
+
+class OperatorBroadcastState(_ReadableBroadcastState, api.BroadcastState):
+    """Entries are (key, value)."""
+
+    def __init__(self, entries: Iterable[tuple[Any, Any]]):
+        super().__init__(dict(entries))
+
+    def entries(self) -> Iterable[Any]:
+        return self._map.items()
+
+    def read_only(self) -> ReadOnlyOperatorBroadcastState:
+        """Shows this state as it is at each moment."""
+        return ReadOnlyOperatorBroadcastState(self._map)
+
+    def put(self, key, value) -> None:
+        self._map[key] = value
+
+    def put_all(self, dict_value: Mapping) -> None:
+        self._map.update(dict_value)
+
+    def remove(self, key) -> None:
+        self._map.pop(key, None)
 
     def clear(self) -> None:
         self._map.clear()

@@ -55,6 +55,8 @@ CHANGES_BYTES_MAX = 20 * CHANGES_BYTES
 #: Entries that a sweep for expired ones looks at between two batches.
 _SWEEP_ENTRIES = 16
 
+_Brings = dict[str, Callable[[Any], Any]]
+
 
 class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
     """See the module.
@@ -164,22 +166,28 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
             options = self.memory.options(self.configuration)
             self._db = rocksdict.Rdict(os.path.join(self.folder, "db"), options, columns or None)
         except Exception as error:  # what the binding raises has no class of its own
-            raise ResourceError(
-                "could not open a RocksDB database",
-                where=f'operator "{self.operator}", {self.folder or "the temporary folder"}',
-                why=f"{type(error).__name__}: {error}",
-                do="check the space and rights of that folder, or name others (state.backend.rocksdb.localdir)",
-            ) from error
+            raise self._disk_error("open a RocksDB database", error) from error
         for name, column_name in column_names.items():
             family = self.families[name] = Family(name, column_name)
             family.column = self._db.get_column_family(column_name)
             family.handle = self._db.get_column_family_handle(column_name)
 
+    def _disk_error(self, action: str, error: BaseException) -> ResourceError:
+        return ResourceError(
+            f"could not {action}",
+            where=f'operator "{self.operator}", {self.folder or "the temporary folder"}',
+            why=f"{type(error).__name__}: {error}",
+            do="check the space and rights of that folder, or name others (state.backend.rocksdb.localdir)",
+        )
+
     def _open_family(self, family: Family) -> None:
         if self._db is None:
             self._open()
         name = family.column_name
-        family.column = self._db.create_column_family(name, self.memory.options(self.configuration))
+        try:
+            family.column = self._db.create_column_family(name, self.memory.options(self.configuration))
+        except Exception as error:
+            raise self._disk_error("write to a RocksDB database", error) from error
         family.handle = self._db.get_column_family_handle(name)
 
     def close(self) -> None:
@@ -232,7 +240,10 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
                 batch.delete(raw, handle)
             else:
                 batch.put(raw, data, handle)
-        self._db.write(batch, self._unlogged)
+        try:
+            self._db.write(batch, self._unlogged)
+        except Exception as error:
+            raise self._disk_error("write to a RocksDB database", error) from error
         family.written = True
         family.writes += 1
         if not self._records_changes:
@@ -444,16 +455,19 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
         """
         restorer = Restorer(self.operator, handle, open_content, self._directories)
         try:
-            self._restore_described(restorer)
-            if not self.is_open and restorer.has_files:
+            brings = self._restore_described(restorer)
+            if not self.is_open and restorer.has_files and not brings:
                 self._restore_files(restorer)
             else:
-                self._restore_entries(restorer)
-            self._restore_dirty(restorer)
+                self._restore_entries(restorer, brings)
+            self._restore_dirty(restorer, brings)
         finally:
             restorer.close()
 
-    def _restore_described(self, restorer: Restorer) -> None:
+    def _restore_described(self, restorer: Restorer) -> _Brings:
+        """By state what brings the handle's entries into the form that others have (`_described`)."""
+        self._check_key_types(described.meta for described in restorer.states)
+        brings: _Brings = {}
         for described in restorer.states:
             meta, name = described.meta, described.meta.name
             table = self.tables.get(name)
@@ -467,13 +481,15 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
                     "the operator has changed its kind",
                     "give the operator another uid, and restore with allow_non_restored_state",
                 )  # fmt: skip
-            self._restored[name] = meta
             if described.windows:
                 table = table if table is not None else self.window_table(name)
             else:
                 if meta.namespaced:
                     self._scoped.add(name)
-                self.table(name)
+                table = self.table(name)
+            if (bring := self._described(meta, table)) is not None:
+                brings[name] = bring
+        return brings
 
     def _restore_files(self, restorer: Restorer) -> None:
         self.folder = LOCAL_FOLDERS.make(self._directories)
@@ -515,28 +531,34 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
                 family.column.delete_range(behind, b"\xff\xff\xff", self._unlogged)
             family.written = True
 
-    def _restore_entries(self, restorer: Restorer) -> None:
+    def _restore_entries(self, restorer: Restorer, brings: _Brings) -> None:
         codec = ValueCodec(self.operator, restorer.layouts)
         for name, entries in restorer.entries():
-            self.write_raw(self._family(name), [(raw, self._recoded(codec, data, name)) for raw, data in entries])
+            bring = brings.get(name)
+            recoded = [(raw, self._recoded(codec, data, name, bring)) for raw, data in entries]
+            self.write_raw(self._family(name), recoded)
         self._forget_changes()
         for table in self.tables.values():
             if isinstance(table, CachedWindowTable):
                 table.find_starts()
 
-    def _recoded(self, codec: ValueCodec, data: Optional[bytes], name: str) -> Optional[bytes]:
+    def _recoded(
+        self, codec: ValueCodec, data: Optional[bytes], name: str, bring: Optional[Callable[[Any], Any]]
+    ) -> Optional[bytes]:
         """Record layouts have other numbers in another database."""
-        if data is None or data[0] == 0x80:
+        if data is None or (bring is None and data[0] == 0x80):
             return data
-        return self.codec.encode(codec.decode(data, name), name)
+        value = codec.decode(data, name)
+        return self.codec.encode(value if bring is None else bring(value), name)
 
-    def _restore_dirty(self, restorer: Restorer) -> None:
+    def _restore_dirty(self, restorer: Restorer, brings: _Brings) -> None:
         for name, start, keys, values, deleted in restorer.dirty(self.max_parallelism):
             table: Any = self.tables[name]
             if start is not None:
                 contents = table.get(start)
                 table = table.open(start) if contents is None else contents
-            table.update(zip(keys, values))
+            bring = brings.get(name)
+            table.update(zip(keys, values if bring is None else map(bring, values)))
             for key in deleted:
                 table.pop(key, None)
 

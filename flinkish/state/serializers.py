@@ -351,6 +351,8 @@ class LayoutReader:
 
 def state_refusal(operator: str, state: str, what: str, why: str, do: str, **fields: Any) -> StateMigrationError:
     where = f'operator "{operator}", state "{state}"' if operator else f'state "{state}"'
+    if operator:
+        fields["operator"] = operator
     return StateMigrationError(
         f'could not restore state "{state}": {what}', where=where, why=why, do=do, state=state, **fields
     )

@@ -201,6 +201,12 @@ class IncrementalCleanup:
         if due_ms < self.due_ms:
             self.due_ms = due_ms
 
+    def clear(self) -> None:
+        """The table has been cleared."""
+        self._buckets.clear()
+        self._queued.clear()
+        self.due_ms = _NEVER
+
     def run(self, now_ms: int) -> None:
         """At an access, when ``now_ms >= due_ms``."""
         if now_ms != self._run_ms:
@@ -399,7 +405,7 @@ class TtlMapState(_TtlState, api.MapState):
     def put_all(self, dict_value: Mapping) -> None:
         now = self._time()
         if dict_value:
-            self._inner.put_all({key: (value, now) for key, value in dict_value.items()})
+            self._inner.put_all({key: (value, now) for key, value in dict(dict_value).items()})
             self._written(now)
 
     def remove(self, key) -> None:

@@ -3,7 +3,8 @@
 A column gets the type that the state's descriptor declared, else the one that the snapshot's writer has seen in all
 values (`state.value_columns.column_form`), else it is text: a ``str`` as it is, anything else as JSON, in which
 tuples and sets are lists, records and Rows are objects, bytes are base64, and what JSON does not know is its
-``repr``.  Text is for people and for ``from_json``; it does not tell ``"1"`` from ``1``.
+``repr``.  Text is for people and for ``from_json``; it does not tell ``"1"`` from ``1``.  Half of a surrogate pair,
+which Arrow's strings cannot have, is shown as Python escapes it, ``\\ud83d``.
 """
 
 from __future__ import annotations
@@ -130,9 +131,8 @@ def as_text(value: Any) -> str:
     >>> as_text("a"), as_text(("a", 1)), as_text({"k": None})
     ('a', '["a", 1]', '{"k": null}')
     """
-    if isinstance(value, str):
-        return value
-    return json.dumps(_jsonable(value), ensure_ascii=False)
+    text = value if isinstance(value, str) else json.dumps(_jsonable(value), ensure_ascii=False)
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _jsonable(value: Any) -> Any:
@@ -246,8 +246,19 @@ class _Unknown:
     def __setstate__(self, state: Any) -> None:
         self.__dict__["state"] = state
 
+    # Of a class that is a list or a dict.
+
+    def append(self, element: Any) -> None:
+        self.__dict__.setdefault("elements", []).append(element)
+
+    def extend(self, elements: Iterable[Any]) -> None:
+        self.__dict__.setdefault("elements", []).extend(elements)
+
+    def __setitem__(self, key: Any, element: Any) -> None:
+        self.__dict__.setdefault("entries", {})[key] = element
+
     def __repr__(self) -> str:
         cls, parts = type(self), dict(self.__dict__)
-        args, state = parts.pop("args", ()), parts.pop("state", None)
-        shown = [*map(repr, args), *([] if state is None else [repr(state)])]
+        args = parts.pop("args", ())
+        shown = [*map(repr, args), *(repr(part) for part in parts.values() if part is not None)]
         return f"<{cls.__module__}.{cls.__qualname__} {', '.join(shown)}>"

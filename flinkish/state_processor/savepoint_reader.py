@@ -362,7 +362,8 @@ def _keyed_infos(operator: OperatorSnapshot, footers: Sequence[_Footer]) -> Iter
     for name in sorted({name for footer in footers for name in footer.states}):
         metas = [footer.states[name] for footer in footers if name in footer.states]
         yield StateInfo(
-            *_identity(operator), name, metas[0].kind.value, _keyed_types(metas), metas[0].ttl,
+            *_identity(operator), name, metas[0].kind.value, _keyed_types(metas),
+            next((meta.ttl for meta in metas if meta.ttl is not None), None),
             sum(footer.entries.get(name, 0) for footer in footers),
             sum(footer.stored.get(name, 0) for footer in footers),
             operator.parallelism, operator.max_parallelism,
@@ -370,11 +371,20 @@ def _keyed_infos(operator: OperatorSnapshot, footers: Sequence[_Footer]) -> Iter
 
 
 def _keyed_types(metas: Sequence[StateMeta]) -> dict[str, pa.DataType]:
-    meta = metas[0]
     forms: dict[str, Any] = {}
-    for one in metas:
-        for role, form in one.forms.items():
+    for meta in metas:
+        for role, form in _forms_of(meta).items():
             forms[role] = merge_forms(forms.get(role, "n"), form)
+    types = {role: arrow_type_of_form(form) for role, form in forms.items()}
+    for role, declared in metas[0].declared.items():
+        if all(meta.declared.get(role) == declared for meta in metas):
+            types["map_key" if role == "key" else role] = declared.arrow_type or types.get(role)
+    return {role: type_ for role, type_ in types.items() if type_ is not None}
+
+
+def _forms_of(meta: StateMeta) -> dict[str, Any]:
+    """Of the parts that are columns.  Subtasks may have saved a state with and without a time to live."""
+    forms = dict(meta.forms)
     value: Any = forms.pop("value", "n")
     if meta.kind is StateKind.LIST:
         value = _part(value, "l", 1)
@@ -383,10 +393,7 @@ def _keyed_types(metas: Sequence[StateMeta]) -> dict[str, pa.DataType]:
     if meta.ttl is not None:
         value = _part(value, "t", 1)
         value = value[0] if isinstance(value, list) else value
-    types = {role: arrow_type_of_form(form) for role, form in {**forms, "value": value}.items()}
-    for role, declared in meta.declared.items():
-        types["map_key" if role == "key" else role] = declared.arrow_type or types.get(role)
-    return {role: type_ for role, type_ in types.items() if type_ is not None}
+    return {**forms, "value": value}
 
 
 def _part(form: Any, tag: str, index: int) -> Any:

@@ -41,6 +41,7 @@ from flinkish.messages.checkpoints import (
 )
 from flinkish.operators.keys import canonical_memo
 from flinkish.state.changelog import LOG_BACKEND
+from flinkish.state.declared_types import DeclaredType
 from flinkish.state.heap import HeapKeyedStateBackend
 from flinkish.state.key_groups import (
     UPPER_BOUND_MAX_PARALLELISM,
@@ -332,6 +333,7 @@ class SubtaskFiles:
             UserError: a key has two values, or a value is not of its type or cannot be saved.
         """
         backend = HeapKeyedStateBackend(self.operator, lambda: time.time_ns() // 1_000_000)
+        backend.key_type = DeclaredType.of(self.key_type)
         targets = [_Target(bootstrap, backend, self.operator) for bootstrap in self.states]
         for rows in batches:
             keys = self._keys(rows)
@@ -384,7 +386,15 @@ class _Target:
             map_keys = _selected(rows, self._bootstrap.map_key, tuple)
             map_keys = _typed(map_keys, descriptor.key_type_info, self._where("map_key"))
             for backend.current_key, map_key, value in zip(keys, map_keys, values):
-                state.put(map_key, value)
+                try:
+                    state.put(map_key, value)
+                except TypeError as error:
+                    raise UserError(
+                        f"could not bootstrap {self._where('map_key')}",
+                        where=f'operator "{self._operator}"',
+                        why=f"{map_key!r:.200} of the key {backend.current_key!r:.200} cannot be a map's key: {error}",
+                        do="make it a value that can be hashed, as a tuple of a list: map_key may be a callable",
+                    ) from error
         elif isinstance(descriptor, api.ValueStateDescriptor):
             for key, value in zip(keys, values):
                 if key in self._table:

@@ -60,6 +60,10 @@ class TaskTimes:
             self._reported_at_ns = now_ns
         return dict(self._rates)
 
+    def blocked_ms(self) -> int:
+        """Backpressured since the start; the time since the last `switch` is not in it."""
+        return self.total_ns[BACKPRESSURED] // 1_000_000
+
     def totals(self) -> dict[str, int]:
         """Milliseconds in each state since the start."""
         return {name: ns // 1_000_000 for name, ns in zip(TOTAL_NAMES, self.total_ns)}

@@ -197,7 +197,7 @@ class DeployedTasks:
             chain = factory(
                 spec, environment, writers, options.read(configuration, options.FUSED_CHAINS)
             )
-            return Task(
+            task = Task(
                 descriptor,
                 chain,
                 gates,
@@ -212,6 +212,8 @@ class DeployedTasks:
                 self._deploy.final_checkpoint,
                 lambda: self._read_replay(descriptor),
             )
+            environment.blocked_ms = task.times.blocked_ms
+            return task
         except BaseException as error:
             if isinstance(error, FlinkishError):
                 failure = error

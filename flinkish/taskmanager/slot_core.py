@@ -383,6 +383,15 @@ class SlotCore:
         """Figures of each subtask, by ``str(execution)``."""
         return {str(task.execution): task.metrics() for task in self._order}
 
+    def accumulators(self) -> dict[str, dict[str, Any]]:
+        """Of each subtask that has some, by ``str(execution)``."""
+        found = {str(task.execution): task.chain.environment.accumulators for task in self._order}
+        return {name: accumulators for name, accumulators in found.items() if accumulators}
+
+    def watermarks(self) -> dict[str, dict[str, Any]]:
+        """How far event time is in each subtask that runs, by ``str(execution)``."""
+        return {str(task.execution): task.watermarks() for task in self._order if task.state == "RUNNING"}
+
     def waits_for_socket(self) -> bool:
         """Whether records wait only because a connection holds too many bytes: the shell may not
         call when it has drained, so a deadline makes sure."""

@@ -2,7 +2,8 @@
 
 Collected records, watermarks, and barriers behind them wait in a queue.  When it is empty the reader is polled, once a
 turn at most where it had nothing, for about as many records as a turn can process.  A reader that had nothing is asked
-again only when something says so: its descriptor, a wake-up, an event, or its poll interval.
+again only when something says so: its descriptor, a wake-up, an event, or its poll interval.  A reader that waits for
+others (``source.is_paused``) is not asked at all.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class SourceInput:
         Args:
             room: records or rows that the outputs take.
             records_max: rows by which a barrier may be delayed; columns are not counted in it.
-            at_end: the reader is not asked any more.
+            at_end: the reader is not asked (any more).
         """
         queue = self._queue
         while True:
@@ -77,6 +78,9 @@ class SourceInput:
             if self._status is InputStatus.END_OF_INPUT:
                 self.end()
                 continue
+            if self.source.is_paused:
+                self.look = True  # as soon as it may go on
+                return None
             waiting = self._status is InputStatus.NOTHING_AVAILABLE
             if waiting and (self._polled_this_turn or not self.look):
                 return None
@@ -133,21 +137,32 @@ class SourceInput:
     # ---- what the task asks -----------------------------------------------------------------------
 
     @property
+    def has_collected(self) -> bool:
+        """Whether something waits."""
+        return bool(self._queue) or self.source.has_collected
+
+    @property
     def has_input(self) -> bool:
         """Whether something waits, or the reader has said that it has more."""
-        return bool(self._queue) or self._status is not InputStatus.NOTHING_AVAILABLE
+        if self._queue or self._status is InputStatus.END_OF_INPUT:
+            return True
+        return self._status is InputStatus.MORE_AVAILABLE and not self.source.is_paused
 
     def may_have_more(self, at_end: bool) -> bool:
         """Whether `next_element` could give something in this turn."""
-        return self.source.has_collected or not (self._polled_this_turn or at_end)
+        return self.source.has_collected or not (self._polled_this_turn or at_end or self.source.is_paused)
 
     @property
     def next_poll_ms(self) -> Optional[int]:
         """When the reader is asked again although nothing says so; None: never."""
+        if self.source.is_paused:
+            return None
         interval = self.source.poll_interval_ms
         return None if interval is None else self._polled_ms + interval
 
     def is_to_be_asked(self) -> bool:
+        if self.source.is_paused:
+            return False
         if self.look:
             return True
         next_poll_ms = self.next_poll_ms

@@ -81,6 +81,7 @@ from flinkish.taskmanager.input_gate import InputGate
 from flinkish.taskmanager.record_writer import ChannelWriter
 from flinkish.taskmanager.source_input import POLL_RECORDS_MAX, POLL_ROWS_MAX, SourceInput
 from flinkish.taskmanager.task_failure import as_failure
+from flinkish.taskmanager.watermark_report import WatermarkReporter
 
 TURN_NS = 1_000_000
 SLICE_RECORDS_FIRST = 8  # doubles with each slice that ends in time: a record may cost a second
@@ -188,6 +189,7 @@ class Task:
         )
         self._latest_sent = 0  # id of the last barrier or marker that has gone out
         self._hurries = False  # a barrier waits to overtake: outputs may be overdrawn
+        self._watermark_reporter = WatermarkReporter(self.gates, self.source, lambda: chain.watermark_generators())
         #: Snapshots that are not stored yet; the slot counts them.
         self.unstored = 0
         self._at_end = False
@@ -353,6 +355,8 @@ class Task:
                         continue
                     outcome = _IDLE
                 if outcome is _BLOCKED:
+                    if self._dirty and self._held_by_calls():
+                        self._dirty = self.chain.on_idle()
                     self._flush_writers()
                     if not self._has_room():
                         break
@@ -402,7 +406,7 @@ class Task:
             if element is None:
                 return _IDLE
             self._take(element)
-            if self._batch is None:
+            if self._batch is None or self.chain.calls.room <= 0:
                 return _WORKED
         self._run_slice(left_ns)
         return _WORKED
@@ -416,7 +420,19 @@ class Task:
         if self._hurries:
             room += OVERDRAFT_RECORDS
         self._room = room
-        return room > 0 and self.chain.sinks_have_room()
+        if room <= 0 or not self.chain.sinks_have_room():
+            return False
+        return not self._held_by_calls()
+
+    def _held_by_calls(self) -> bool:
+        """Whether nothing is to be done before an asynchronous operator of the chain has an answer.  One whose calls are as many
+        as may be stops records, and not what comes between them."""
+        calls = self.chain.calls
+        if self._suspended is not None:
+            return calls.hold_suspended
+        if calls.room > 0 or calls.are_due:
+            return False
+        return self._batch is not None or (self._input is not None and not self._input.has_collected)
 
     def _run(self, generator: Iterator[None]) -> None:
         """Start a generator of the chain; it may suspend."""
@@ -440,6 +456,7 @@ class Task:
             count = max(1, min(self._slice_limit, int(left_ns / self._cost_ns)))
         if not self.chain.expanding and count > self._room:
             count = self._room
+        count = min(count, self.chain.calls.room)  # a barrier waits for the records of a slice, and calls take long
         total = len(batch if columns else batch.values)  # type: ignore[union-attr,arg-type]
         stop = min(total, start + count)
         if stop == total:
@@ -485,7 +502,8 @@ class Task:
         gates = self.gates
         if self._input is not None:  # a barrier waits for what slow functions make of the records
             records_max = 2 * self._slice_limit if self._last_cost_ns < float("inf") else POLL_RECORDS_MAX
-            return self._input.next_element(self._room, records_max, self._at_end)
+            calls_room = self.chain.calls.room
+            return self._input.next_element(self._room, min(records_max, calls_room), self._at_end or calls_room <= 0)
         try:
             if len(gates) == 1:
                 return gates[0].next_element()
@@ -823,6 +841,7 @@ class Task:
             and self.source is not None
             and not self._halted
             and not self._at_end
+            and not self.source.is_paused
             and self.times.state == IDLE
         )
 
@@ -840,6 +859,8 @@ class Task:
             return first
         if self._suspended is None and not self._at_end and self.times.state != BACKPRESSURED:
             first = _earlier(first, self.chain.next_processing_time())
+        elif self.times.state == BACKPRESSURED and self._held_by_calls():
+            first = _earlier(first, self.chain.calls.next_time_ms)
         if self.waits_for_source:
             first = _earlier(first, self._input.next_poll_ms)
         if self._waits_for_sinks:
@@ -862,7 +883,13 @@ class Task:
         """Whether they can take no more, or hold what could not leave when the input ran dry."""
         if self.times.state == IDLE:
             return self._dirty
-        return self.times.state == BACKPRESSURED and not self.chain.sinks_have_room()
+        if self.times.state != BACKPRESSURED:
+            return False
+        return not self.chain.sinks_have_room() or (self._dirty and self._held_by_calls())
+
+    def watermarks(self) -> dict[str, Any]:
+        """How far event time is, and what holds it back, see ``watermark_report``."""
+        return self._watermark_reporter.report(self.now_ms())
 
     def metrics(self) -> dict[str, Any]:
         """Flink's metric names, see ``flinkish.metrics.names``."""

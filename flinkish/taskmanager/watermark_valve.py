@@ -24,6 +24,8 @@ finished channels is that of FLINK-38477.
 
 from __future__ import annotations
 
+from typing import Iterable
+
 from flinkish.messages.elements import (
     MAX_WATERMARK_MS,
     MIN_WATERMARK_MS,
@@ -130,6 +132,10 @@ class WatermarkValve:
             return []
         self.output_watermark = smallest
         return [Watermark(smallest)]
+
+    def channels(self) -> Iterable[tuple[int, bool, bool, bool]]:
+        """(watermark, idle, aligned, finished) of each channel, in their order."""
+        return zip(self._watermarks, self._idle, self._aligned, self._finished)
 
     def check(self) -> None:
         """Assert what holds between any two moves."""

@@ -27,6 +27,7 @@ from flinkish.messages.elements import (
     Watermark,
     WatermarkStatus,
 )
+from flinkish.operators.async_io.chain_calls import ChainCalls
 from flinkish.operators.codegen import BUDGET_MAX, CodeWriter
 from flinkish.operators.output import RecordWriter, TaskEnvironment
 from flinkish.operators.snapshots import OperatorPart
@@ -93,6 +94,7 @@ class ScriptedChain:
         self.expanding = spec.expanding
         self.budget_max = BUDGET_MAX
         self.overdraft = 0
+        self.calls = ChainCalls((), *[None] * 3)  # type: ignore[arg-type]
         self.number_of_inputs = 0 if spec.source is not None else spec.inputs
         self.source = ScriptedSource(spec, environment) if spec.source is not None else None
         self.watermarks = [MIN_WATERMARK_MS] * spec.inputs
@@ -237,6 +239,7 @@ class ScriptedSource:
     def __init__(self, spec: ChainScript, environment: TaskEnvironment):
         self.reader = self
         self.operator_id = environment.task_name
+        self.is_paused = False
         self.polls = deque(spec.source(environment.subtask_index, environment.parallelism))
         self.taken: list[Element] = []
         self.rooms: list[int] = []

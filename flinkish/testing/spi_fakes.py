@@ -176,6 +176,7 @@ class FakeReaderContext(SourceReaderContext):
         self.requests = 0
         self.events: deque[Any] = deque()
         self.wakeups = 0
+        self.found_accumulators: dict[str, Any] = {}
         self.on_wakeup: Callable[[], None] = lambda: None
 
     def index_of_subtask(self) -> int:
@@ -192,6 +193,9 @@ class FakeReaderContext(SourceReaderContext):
 
     def metric_group(self) -> Any:
         return None
+
+    def accumulators(self) -> dict[str, Any]:
+        return self.found_accumulators
 
     def send_split_request(self) -> None:
         self.requests += 1
@@ -316,6 +320,7 @@ class FakeWriterContext(WriterInitContext):
         self._subtask, self._parallelism = subtask, parallelism
         self._attempt, self._job_id = attempt, job_id
         self.sent: deque[Any] = deque()
+        self.found_accumulators: dict[str, Any] = {}
 
     def index_of_subtask(self) -> int:
         return self._subtask
@@ -337,6 +342,9 @@ class FakeWriterContext(WriterInitContext):
 
     def metric_group(self) -> Any:
         return None
+
+    def accumulators(self) -> dict[str, Any]:
+        return self.found_accumulators
 
     def send_to_coordinator(self, payload: Any) -> None:
         self.sent.append(pickle.loads(pickle.dumps(payload)))

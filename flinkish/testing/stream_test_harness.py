@@ -19,6 +19,9 @@ changed code:
     with StreamTestHarness.restore(per_key, snapshot, parallelism=3) as harness:
         harness.process_element(("a", 1), timestamp=30)
 
+`StreamTestHarness.end_input` ends the inputs; with ``execution.runtime-mode: BATCH`` in its configuration that is when
+results come, and there are no snapshots.
+
 With ``execution.checkpointing.dir`` in its configuration, `StreamTestHarness.checkpoint` takes one in files instead,
 which refers to earlier ones where the state backend does so (rocksdb, or a changelog).
 """
@@ -28,6 +31,7 @@ from __future__ import annotations
 import inspect
 import io
 import itertools
+import time
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
@@ -35,7 +39,8 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Union
 import cloudpickle
 
 from flinkish.common.configuration import Configuration
-from flinkish.common.options import CHECKPOINT_DIRECTORY, CHECKPOINTING_INTERVAL
+from flinkish.common.options import CHECKPOINT_DIRECTORY, CHECKPOINTING_INTERVAL, EXECUTION_RUNTIME_MODE
+from flinkish.common.time import TimeLike, to_milliseconds
 from flinkish.common.watermark_strategy import WatermarkStrategy
 from flinkish.connectors.spi import (
     Boundedness,
@@ -56,7 +61,7 @@ from flinkish.graph.execution_graph import build_deployments, pickle_chains
 from flinkish.graph.job_graph_generator import create_job_graph
 from flinkish.jobmanager.checkpoint_plan import checkpointed_vertices, subtasks_to_trigger
 from flinkish.jobmanager.pending_checkpoint import PendingCheckpoint
-from flinkish.jobmanager.restore_decision import deal_out_checkpoint, decide_restore
+from flinkish.jobmanager.restore_decision import adopt_max_parallelism, deal_out_checkpoint, decide_restore
 from flinkish.messages.checkpoints import (
     JOB_MANAGER_STORAGE,
     AcknowledgeCheckpoint,
@@ -80,10 +85,12 @@ from flinkish.shell.snapshot_executor import SnapshotExecutor
 from flinkish.storage.checkpoint_storage import CheckpointStorage
 from flinkish.storage.metadata import decode_metadata, encode_metadata
 from flinkish.taskmanager.slot_core import SlotCore
+from flinkish.testing.manual_calls import ManualCallRunner
 from flinkish.testing.manual_clock import ManualClock
 
 _SLOT = "harness"
 _STORED_WITHIN_MS = 60_000
+_END = object()  # of an input
 _numbers = itertools.count(1)
 _harnesses: dict[int, "StreamTestHarness"] = {}  # found again by sources and sinks after pickle
 
@@ -128,6 +135,7 @@ class StreamTestHarness:
         self._checkpoint_messages: list[Any] = []
         self._number = next(_numbers)
         self._clock = ManualClock()
+        self._calls: list[ManualCallRunner] = []  # of asynchronous functions
         self._error: Optional[BaseException] = None
         self._closed = False
         options = dict(
@@ -142,10 +150,11 @@ class StreamTestHarness:
         env.set_parallelism(parallelism)
         count = inputs if inputs is not None else _positional_parameters(build)
         self._feeds: list[deque] = [deque() for _ in range(count)]
+        self._ended: set[int] = set()
         self._wakeups: list[Optional[Callable[[], None]]] = [None] * count
         streams = [
             env.from_source(
-                _HarnessSource(self._number, index),
+                _HarnessSource(self._number, index, options.get(EXECUTION_RUNTIME_MODE.key) == "BATCH"),
                 WatermarkStrategy.no_watermarks(),
                 f"input {index}",
             )
@@ -202,6 +211,10 @@ class StreamTestHarness:
     def _take(self, options: CheckpointOptions) -> CompletedCheckpoint:
         if self._closed:
             raise ValueError("the harness is closed")
+        if self._job.configuration[EXECUTION_RUNTIME_MODE.key] == "BATCH":
+            raise ValueError("a batch job has no snapshots")
+        if self._ended:
+            raise ValueError("an input has ended")
         self._checkpoint_id += 1
         vertices = checkpointed_vertices(self._job)
         now_ms, location = self._clock.now_ms(), options.location
@@ -225,6 +238,11 @@ class StreamTestHarness:
                 raise message.failure.error
             assert isinstance(message, AcknowledgeCheckpoint), message
             pending.states[message.execution] = message.state
+        if pending.states.keys() != pending.waiting and any(runner.outstanding for runner in self._calls):
+            raise TimeoutError(
+                "the barrier of the snapshot waits behind records for which an asynchronous function has no room: let calls "
+                "answer first (set_processing_time(), wait_for_async_calls()), or give it more capacity"
+            )
         assert pending.states.keys() == pending.waiting, "a subtask has not taken its snapshot"
         completed = CompletedCheckpoint(
             self._job.job_id, self._job.job_name, "harness", pending.checkpoint_id, now_ms, now_ms, options.kind,
@@ -268,10 +286,42 @@ class StreamTestHarness:
     def process_watermark_status(self, idle: bool, input: int = 0) -> None:
         self._feed(input, WatermarkStatus(idle))
 
+    def end_input(self, input: Optional[int] = None) -> None:
+        """No more elements of this input, by default of all: event time goes to its end, and where all have ended the
+        operators finish."""
+        for index in range(len(self._feeds)) if input is None else [input]:
+            if index not in self._ended:
+                self._feed(index, _END)
+                self._ended.add(index)
+
     def set_processing_time(self, ms: int) -> None:
         """Move the clock to ``ms``, never backwards; timers on the way fire."""
+        while self._calls:  # coroutines that sleep, timeouts and attempts: each at its own time
+            timers = [chain.calls.next_time_ms for chain in self._core.chains()]
+            timers += [runner.next_timer_ms for runner in self._calls]
+            due = [timer for timer in timers if timer is not None and self._clock.now_ms() < timer < ms]
+            if not due:
+                break
+            self._clock.set(min(due))
+            self._run()
         self._clock.set(ms)
         self._run()
+
+    def wait_for_async_calls(self, timeout: TimeLike = 10_000) -> None:
+        """Run until no call of an asynchronous function is outstanding that waits for the world outside of the test: a
+        socket, a thread.  The clock stands still.
+
+        Raises:
+            TimeoutError: some are outstanding after ``timeout`` (ms, or any length of time)."""
+        deadline_s = time.monotonic() + to_milliseconds(timeout) / 1000
+        self._run()
+        while outstanding := sum(runner.outstanding for runner in self._calls):
+            if time.monotonic() >= deadline_s:
+                raise TimeoutError(f"{outstanding} calls have not answered")
+            for runner in self._calls:
+                if runner.outstanding:
+                    runner.wait(deadline_s)
+                    self._run()
 
     # ---- looking --------------------------------------------------------------------------------
 
@@ -324,6 +374,8 @@ class StreamTestHarness:
         snapshot = self._snapshot
         recovers = snapshot is not None and not snapshot.kind.is_savepoint
         job = self._job = create_job_graph(graph, snapshot.job_id if snapshot is not None and recovers else None)
+        if snapshot is not None:
+            adopt_max_parallelism(job, snapshot)
         self._checkpoint_id = 0
         width = max(vertex.parallelism for vertex in job.vertices)
         groups = len({vertex.slot_sharing_group for vertex in job.vertices})
@@ -380,7 +432,12 @@ class StreamTestHarness:
 
     def _create_chain(self, spec, environment, writers, fused) -> OperatorChain:
         environment.collect_side_output = self._collect_side_output
+        environment.create_call_runner = self._create_call_runner
         return OperatorChain(spec, environment, writers, fused)
+
+    def _create_call_runner(self, invoke, on_answer, capacity, name, copies) -> ManualCallRunner:
+        self._calls.append(ManualCallRunner(invoke, on_answer, copies, self._clock))
+        return self._calls[-1]
 
     def _collect_side_output(self, tag_id: str, value: Any, timestamp: Optional[int]) -> None:
         self._side_outputs.setdefault(tag_id, []).append(StreamRecord(value, timestamp))
@@ -390,6 +447,8 @@ class StreamTestHarness:
             raise ValueError("the harness is closed")
         if not 0 <= input < len(self._feeds):
             raise ValueError(f"there is no input {input}: build takes {len(self._feeds)}, from 0 on")
+        if input in self._ended:
+            raise ValueError(f"input {input} has ended")
         self._feeds[input].extend(elements)
         wakeup = self._wakeups[input]
         assert wakeup is not None, "the source of this input has not started"
@@ -397,9 +456,12 @@ class StreamTestHarness:
         self._run()
 
     def _run(self) -> None:
-        while self._core.run_round():
+        answered = True
+        while answered:
+            while self._core.run_round():
+                self._raise()
             self._raise()
-        self._raise()
+            answered = any([runner.step() for runner in self._calls])
 
     def _raise(self) -> None:
         if self._error is not None:
@@ -524,11 +586,11 @@ class _HarnessEnumerator(SplitEnumerator):
 class _HarnessSource(Source):
     fixed_parallelism = 1
 
-    def __init__(self, number: int, index: int):
-        self.number, self.index = number, index
+    def __init__(self, number: int, index: int, bounded: bool):
+        self.number, self.index, self.bounded = number, index, bounded
 
     def boundedness(self):
-        return Boundedness.CONTINUOUS_UNBOUNDED
+        return Boundedness.BOUNDED if self.bounded else Boundedness.CONTINUOUS_UNBOUNDED
 
     def create_enumerator(self, context):
         return _HarnessEnumerator()
@@ -563,6 +625,8 @@ class _HarnessReader(SourceReader):
                 output.collect(element.value, element.timestamp)
             elif isinstance(element, Watermark):
                 output.emit_watermark(element.timestamp)
+            elif element is _END:
+                return InputStatus.END_OF_INPUT
             elif element.idle:
                 output.mark_idle()
             else:

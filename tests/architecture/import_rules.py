@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": _BASE,
     "datastream": _BASE | {"metrics"},
     "datastream.connectors": _BASE | {"connectors", "datastream"},  # PyFlink's names for our connectors
+    "datastream.formats": _BASE | {"connectors", "datastream"},  # and for its formats
     "cep": _BASE | {"datastream", "metrics"},
     "table": _BASE | {"connectors", "datastream", "metrics"},
     "connectors": _BASE | {"datastream", "metrics"},
@@ -62,6 +63,8 @@ LATE: dict[tuple[str, str], str] = {
         "from_dataframe() asks for Spark by name",
     ("flinkish/datastream/data_stream.py", "flinkish.connectors"):
         "print() and execute_and_collect() make the built-in sinks",
+    ("flinkish/datastream/cached_data_stream.py", "flinkish.connectors"):
+        "the records of a cache are a built-in source of the next job",
     ("flinkish/shell/executor.py", "spark_plugin"):
         "execution.target says Spark; the MiniCluster must run without it",
     ("flinkish/cli/scripts.py", "flinkish.shell.job_manager"):

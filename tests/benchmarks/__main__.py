@@ -1,4 +1,4 @@
-"""Runs flinkish, the bare loops or the echo, and bytewax (when installed) in turn; prints medians."""
+"""Runs flinkish, the bare loops or the echo, and bytewax or pathway (when installed) in turn; prints medians."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ from tests.benchmarks.systems import (
     SLOTS,
     Load,
     PeerFailedError,
-    has_bytewax,
+    has_package,
     latency_bytewax,
     latency_echo,
     latency_flinkish,
     run_bare,
     run_bytewax,
     run_flinkish,
+    run_pathway,
 )
 
-THROUGHPUT = ("W1", "W2", "W2-reduce", "W3", "W4")
+THROUGHPUT = ("W1", "W2", "W2-reduce", "W3", "W4", "W4-csv")
+COLUMNS = ("W4", "W4-csv")
+WINDOWS = ("sliding", "session")
+JOINS = ("interval-join",)
 LATENCY = {f"W5-{rate}": rate for rate in (1_000, 10_000, 100_000)}
 NOISY_CORES = 0.5
 _SIZES = 5  # the larger size is so many times the smaller
@@ -47,7 +51,7 @@ class Rounds:
                 try:
                     result, cores = self._quiet_run(name)
                 except PeerFailedError as error:
-                    if name != "bytewax":
+                    if name not in ("bytewax", "pathway"):
                         raise
                     print(f"{self.workload}: {error}; it is left out", flush=True)
                     for known in (self.systems, self.results, self.foreign_cores):
@@ -70,7 +74,7 @@ class Rounds:
             )
 
 
-def measure_throughput(cluster: Any, workload: str, args: Any, bytewax: bool) -> list[Row]:
+def measure_throughput(cluster: Any, workload: str, args: Any, peer: bool) -> list[Row]:
     small = DataSet(args.records // _SIZES, args.seed, args.data).make()
     large = DataSet(args.records, args.seed, args.data).make()
     run_flinkish(cluster, workload, small, large)  # warm: code loaded, files in the page cache
@@ -78,7 +82,9 @@ def measure_throughput(cluster: Any, workload: str, args: Any, bytewax: bool) ->
         "flinkish": lambda: run_flinkish(cluster, workload, small, large),
         "bare": lambda: run_bare(workload, large),
     }
-    if bytewax and workload != "W4":  # it has no columns
+    if peer and workload in JOINS:
+        systems["pathway"] = lambda: run_pathway(args.pathway_python, small, large)
+    elif peer and workload not in COLUMNS:  # bytewax has no columns
         systems["bytewax"] = lambda: run_bytewax(args.bytewax_python, workload, small, large)
     rounds = Rounds(workload, systems, args)
     rounds.run(args.repeats or 5)
@@ -121,7 +127,7 @@ def open_cluster(target: str) -> Any:
 
 
 def parse_arguments() -> argparse.Namespace:
-    names = [*THROUGHPUT, *LATENCY, *CHECKPOINTS, *RECOVERY, *ROCKSDB]
+    names = [*THROUGHPUT, *LATENCY, *WINDOWS, *JOINS, *CHECKPOINTS, *RECOVERY, *ROCKSDB]
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     add = parser.add_argument
     add(
@@ -131,7 +137,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--json", metavar="FILE", help="write one JSON object a line")
     add("--target", choices=["mini-cluster", "spark"], default="mini-cluster")
     add("--repeats", type=int, help="rounds, checkpoints, restores or failures; default: 5, for W5 3")
-    add("--records", type=int, default=1_000_000, help="the larger size, W1 to W4; keys of ...-1M")
+    add("--records", type=int, default=1_000_000, help="the larger size of a throughput; keys of ...-1M")
     add("--seed", type=int, default=0, help="of the data set")
     add("--data", default=default_folder(), metavar="FOLDER", help="where data sets lie or are made")
     add("--seconds", type=float, default=20.0, help="W5: measured")
@@ -139,6 +145,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--retries", type=int, default=3, help="of runs beside foreign load, a workload")
     add("--wait", type=float, default=20.0, metavar="SECONDS", help="at most, for a quiet machine")
     add("--bytewax-python", default=sys.executable, metavar="PYTHON", help="that has bytewax")
+    add("--pathway-python", default=sys.executable, metavar="PYTHON", help="that has pathway, for interval-join")
     args = parser.parse_args()
     meant = {name: _named(names, name) for name in args.names}
     unknown = [name for name, found in meant.items() if not found]
@@ -198,14 +205,20 @@ def measure_heap_checkpoints(name: str, args: argparse.Namespace) -> Row:
 
 
 def compare(args: argparse.Namespace, workloads: list[str], rows: list[Row]) -> None:
-    """Ours beside the floor and bytewax."""
-    bytewax = has_bytewax(args.bytewax_python)
-    if not bytewax:
-        print("bytewax is not installed (pip install bytewax, or --bytewax-python): left out")
+    """Ours beside the floor and a peer: pathway joins by nearness in time, which bytewax does not."""
+    peers = {}
+    for package, python, some in (
+        ("bytewax", args.bytewax_python, set(workloads) - set(JOINS)),
+        ("pathway", args.pathway_python, set(workloads) & set(JOINS)),
+    ):
+        found = bool(some) and has_package(python, package)
+        if some and not found:
+            print(f"{package} is not installed (pip install {package}, or --{package}-python): left out")
+        peers.update(dict.fromkeys(some, found))
     with open_cluster(args.target) as cluster:
         for name in workloads:
             measure = measure_latency if name in LATENCY else measure_throughput
-            keep(args, rows, measure(cluster, name, args, bytewax))
+            keep(args, rows, measure(cluster, name, args, peers[name]))
 
 
 def keep(args: argparse.Namespace, rows: list[Row], found: list[Row]) -> None:

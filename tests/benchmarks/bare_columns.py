@@ -1,4 +1,4 @@
-"""What the library under our columns can do: W4 over a table in memory, no engine, no stream, all cores.
+"""What the library under our columns can do: W4 over a table in memory (also for W4-csv), no engine, all cores.
 
 ``python -m tests.benchmarks.bare_columns DATASET CORES`` prints seconds and CPU seconds of the median run, rows and checksum.
 """

@@ -21,7 +21,7 @@ from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition
 from bytewax.operators import windowing
 from bytewax.outputs import DynamicSink, StatelessSinkPartition
 
-from tests.benchmarks.data import LATENESS_MS, MIN_VALUE, PARTS, WINDOW_MS, DataSet
+from tests.benchmarks.data import GAP_MS, LATENESS_MS, MIN_VALUE, PARTS, SLIDE_MS, WINDOW_MS, DataSet
 
 BATCH = 1_000
 POLL = timedelta(microseconds=200)  # of the socket
@@ -104,7 +104,7 @@ class ChecksumPartition(StatelessSinkPartition):
         self.rows += len(items)
         if self.workload == "W1":
             self.checksum += sum([item[1] for item in items])
-        elif self.workload == "W3":
+        elif self.workload in WINDOWERS:
             self.checksum += sum([total + count for _, (_, (total, count)) in items])
         else:
             last = self.last
@@ -143,13 +143,20 @@ def running_sum(state, value):
     return total, total
 
 
-def windowed(stream):
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+WINDOWERS = {
+    "W3": windowing.TumblingWindower(length=timedelta(milliseconds=WINDOW_MS), align_to=EPOCH),
+    "sliding": windowing.SlidingWindower(
+        length=timedelta(milliseconds=WINDOW_MS), offset=timedelta(milliseconds=SLIDE_MS), align_to=EPOCH
+    ),
+    "session": windowing.SessionWindower(gap=timedelta(milliseconds=GAP_MS)),
+}
+
+
+def windowed(stream, windower):
     clock = windowing.EventClock(
         ts_getter=lambda record: datetime.fromtimestamp(record[2] / 1000, timezone.utc),
         wait_for_system_duration=timedelta(milliseconds=LATENESS_MS),
-    )
-    windower = windowing.TumblingWindower(
-        length=timedelta(milliseconds=WINDOW_MS), align_to=datetime(1970, 1, 1, tzinfo=timezone.utc)
     )
     return windowing.fold_window(
         "window",
@@ -172,8 +179,8 @@ def measure(workload: str, data: DataSet) -> list:
         stream = op.map("parse", stream, parse)
         stream = op.filter("keep", stream, lambda record: record[1] >= MIN_VALUE)
         stream = op.map("double", stream, lambda record: (record[0], record[1] * 2, record[2]))
-    elif workload == "W3":
-        stream = windowed(stream)
+    elif workload in WINDOWERS:
+        stream = windowed(stream, WINDOWERS[workload])
     else:
         stream = op.map("key", stream, lambda record: (record[0], record[1]))
         stream = op.stateful_map("sum", stream, running_sum)

@@ -7,6 +7,8 @@ on first use, and what is in the files counts: whoever puts other events there m
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import json
 import os
 import tempfile
@@ -17,7 +19,10 @@ KEYS = [f"user_{k:05d}" for k in range(10_000)]
 BASE_TS_MS = 1_700_000_000_000
 EVENTS_PER_MS = 10
 LATENESS_MS = 2_000
-WINDOW_MS = 10_000  # of W3 and W4
+WINDOW_MS = 10_000  # of W3, W4, W4-csv and sliding
+SLIDE_MS = 2_000  # sliding: a window begins so long after the one before
+GAP_MS = 500  # session: events of a key that lie no further apart are one session
+JOIN_MS = 1_000  # interval-join: how far apart in time
 MIN_VALUE = 100  # W1 keeps value >= MIN_VALUE
 PARTS = 2  # round robin: event i is in part i % PARTS
 _MASK = (1 << 64) - 1
@@ -110,16 +115,58 @@ class DataSet:
         """(rows, checksum) that ``workload`` gives over the set.
 
         W1: the sum of the doubled values that are kept.  W2: the sum of each key's last running
-        sum, which does not depend on the order of a key's records.  W3 and W4: sums and counts added.
+        sum, which does not depend on the order of a key's records.  W3, W4, W4-csv, sliding and session:
+        sums and counts of all windows added.  interval-join: both values of each pair added.
         """
         if workload == "W1":
             kept = [value for _, value, _ in self._events() if value >= MIN_VALUE]
             return len(kept), 2 * sum(kept)
-        if workload in ("W3", "W4"):
-            windows, checksum = set(), 0
-            for key, value, timestamp_ms in self._events():
-                windows.add((key, timestamp_ms // WINDOW_MS))
-                checksum += value + 1
-            return len(windows), checksum
+        if workload in ("W3", "W4", "W4-csv"):
+            return self._windowed(WINDOW_MS)
+        if workload == "sliding":
+            return self._windowed(SLIDE_MS)
+        if workload == "session":
+            return self._in_sessions()
+        if workload == "interval-join":
+            return self._joined()
         values = [value for _, value, _ in self._events()]
         return len(values), sum(values)
+
+    def _windowed(self, slide_ms: int) -> tuple[int, int]:
+        """Pairs of a key and a window of ``WINDOW_MS``, one every ``slide_ms``; sums and counts added."""
+        windows, checksum = set(), 0
+        for key, value, timestamp_ms in self._events():
+            last = timestamp_ms - timestamp_ms % slide_ms
+            for start in range(last, timestamp_ms - WINDOW_MS, -slide_ms):
+                windows.add((key, start))
+                checksum += value + 1
+        return len(windows), checksum
+
+    def _in_sessions(self) -> tuple[int, int]:
+        """Sessions of all keys, and sums and counts added."""
+        times: dict[str, list[int]] = {}
+        checksum = 0
+        for key, value, timestamp_ms in self._events():
+            times.setdefault(key, []).append(timestamp_ms)
+            checksum += value + 1
+        rows = 0
+        for of_key in times.values():
+            of_key.sort()
+            rows += 1 + sum(later - earlier > GAP_MS for earlier, later in itertools.pairwise(of_key))
+        return rows, checksum
+
+    def _joined(self) -> tuple[int, int]:
+        """Pairs of an even and an odd value of one key that lie near in time, and the sum of all their values."""
+        sides: dict[str, tuple[list, list]] = {}
+        for key, value, timestamp_ms in self._events():
+            sides.setdefault(key, ([], []))[value % 2].append((timestamp_ms, value))
+        rows = checksum = 0
+        for left, right in sides.values():
+            right.sort()
+            sums = [0, *itertools.accumulate(value for _, value in right)]
+            for timestamp_ms, value in left:
+                first = bisect.bisect_left(right, (timestamp_ms - JOIN_MS,))
+                end = bisect.bisect_left(right, (timestamp_ms + JOIN_MS + 1,))
+                rows += end - first
+                checksum += (end - first) * value + sums[end] - sums[first]
+        return rows, checksum

@@ -16,15 +16,18 @@ import pyarrow.compute as pc
 
 from flinkish import (
     AggregateFunction,
+    EventTimeSessionWindows,
     KeyedProcessFunction,
     ProcessWindowFunction,
     RuntimeContext,
+    SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     Types,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
 from flinkish.connectors.files.file_source import FileSource
+from flinkish.connectors.files.file_system import find_files
 from flinkish.connectors.socket_text import SocketTextSink
 from flinkish.connectors.spi import (
     Boundedness,
@@ -37,7 +40,7 @@ from flinkish.connectors.spi import (
     SourceSplit,
     SplitEnumerator,
 )
-from tests.benchmarks.data import LATENESS_MS, MIN_VALUE, PARTS, WINDOW_MS, DataSet
+from tests.benchmarks.data import GAP_MS, JOIN_MS, LATENESS_MS, MIN_VALUE, PARTS, SLIDE_MS, WINDOW_MS, DataSet
 
 # ---- sources ------------------------------------------------------------------------------------
 
@@ -163,6 +166,30 @@ class TimedFileSource(FileSource):
         return super().create_reader(context)
 
 
+class FileEnumerator(SplitEnumerator):
+    """File i goes to reader i: a reader that got both would find all of the second late."""
+
+    def __init__(self, context, splits):
+        self.context, self.splits = context, splits
+
+    def handle_split_request(self, subtask_id, host):
+        self.context.assign_split(self.splits[subtask_id], subtask_id)
+        self.context.signal_no_more_splits(subtask_id)
+
+
+class CsvSource(TimedFileSource):
+    """The parts' CSV files as columns."""
+
+    fixed_parallelism = PARTS
+
+    def __init__(self, data: DataSet):
+        columns = {"k": Types.STRING(), "v": Types.LONG(), "ts": Types.LONG()}
+        super().__init__([data.path("csv", index) for index in range(PARTS)], format="csv", columns=columns)
+
+    def create_enumerator(self, context):
+        return FileEnumerator(context, self.format.find_splits(find_files(self.paths), PARTS))
+
+
 # ---- the sink -----------------------------------------------------------------------------------
 
 
@@ -235,9 +262,9 @@ class TimedWriter(SinkWriter):
 
     def write_batch(self, values, timestamps_ms, watermark_ms):
         self.rows += len(values)
-        if self.workload == "W1":
+        if self.workload in ("W1", "interval-join"):
             self.checksum += sum([value[1] for value in values])
-        elif self.workload == "W3":
+        elif self.workload in WINDOWS:
             self.checksum += sum([total + count for _, _, total, count in values])
         else:
             last = self.last
@@ -301,10 +328,21 @@ class SumAndCount(AggregateFunction):
         return acc_a[0] + acc_b[0], acc_a[1] + acc_b[1]
 
 
+WINDOWS = {
+    "W3": TumblingEventTimeWindows.of(WINDOW_MS),
+    "sliding": SlidingEventTimeWindows.of(WINDOW_MS, SLIDE_MS),
+    "session": EventTimeSessionWindows.with_gap(GAP_MS),
+}
+
+
 class WithWindow(ProcessWindowFunction):
     def process(self, key, context, elements):
         for total, count in elements:
             yield key, context.window().start, total, count
+
+
+def add_values(left, right, ctx):
+    yield left[0], left[1] + right[1]
 
 
 # ---- jobs ---------------------------------------------------------------------------------------
@@ -324,29 +362,32 @@ def build(env, workload: str, data: DataSet, source: Optional[MemorySource] = No
         )
         stream.sink_to(sink)
         return sink
-    if workload == "W4":
+    if workload in ("W4", "W4-csv"):
+        source = source or (ColumnsSource(data) if workload == "W4" else CsvSource(data))
         strategy = WatermarkStrategy.for_bounded_out_of_orderness(LATENESS_MS).with_timestamp_assigner("ts")
-        keyed = env.from_source(source or ColumnsSource(data), strategy, "memory").key_by("k")
+        keyed = env.from_source(source, strategy, "columns").key_by("k")
         windows = keyed.window(TumblingEventTimeWindows.of(WINDOW_MS))
         windows.aggregate_fields(total=("v", "sum"), n="count").sink_to(sink)
         return sink
-    if workload == "W3":
+    if workload in WINDOWS or workload == "interval-join":
         strategy = WatermarkStrategy.for_bounded_out_of_orderness(
             LATENESS_MS
         ).with_timestamp_assigner(lambda record: record[2])
-    keyed = env.from_source(source or MemorySource(data), strategy, "memory").key_by(
-        lambda record: record[0]
-    )
+    records = env.from_source(source or MemorySource(data), strategy, "memory")
+    if workload == "interval-join":
+        even, odd = (records.filter(lambda record, rest=rest: record[1] % 2 == rest) for rest in (0, 1))
+        near = even.key_by(lambda record: record[0]).interval_join(odd.key_by(lambda record: record[0]))
+        near.between(-JOIN_MS, JOIN_MS).process(add_values).sink_to(sink)
+        return sink
+    keyed = records.key_by(lambda record: record[0])
     if workload == "W2":
         stream = keyed.process(RunningSum())
     elif workload == "W2-reduce":
         stream = keyed.reduce(
             lambda total, record: (record[0], total[1] + record[1], record[2])
         )
-    elif workload == "W3":
-        stream = keyed.window(TumblingEventTimeWindows.of(WINDOW_MS)).aggregate(
-            SumAndCount(), WithWindow()
-        )
+    elif workload in WINDOWS:
+        stream = keyed.window(WINDOWS[workload]).aggregate(SumAndCount(), WithWindow())
     else:
         raise ValueError(f"no workload {workload!r}")
     stream.sink_to(sink)

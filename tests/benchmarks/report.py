@@ -122,11 +122,11 @@ def table(rows: Sequence[Row]) -> str:
             continue
         if not lines:
             lines.append(
-                f"{'workload':12}{'system':10}{'records/s':>12}{'bare':>12}{'ratio':>8}"
+                f"{'workload':14}{'system':10}{'records/s':>12}{'bare':>12}{'ratio':>8}"
                 f"{'spread':>16}{'a CPU second':>14}{'bare':>12}{'ratio':>8}{'spread':>16}"
             )
         lines.append(
-            f"{row['workload']:12}{row['system']:10}{_cell(row['records_per_s'], ',.0f'):>12}"
+            f"{row['workload']:14}{row['system']:10}{_cell(row['records_per_s'], ',.0f'):>12}"
             f"{_cell(row['bare_records_per_s'], ',.0f'):>12}{_cell(row['ratio'], '.3f'):>8}"
             f"{_span(row['ratio_spread'], '.3f'):>16}"
             f"{_cell(row['records_per_cpu_s'], ',.0f'):>14}"
@@ -136,11 +136,11 @@ def table(rows: Sequence[Row]) -> str:
     latencies = [row for row in rows if "p50_ms" in row]
     if latencies:
         lines.append(
-            f"{'workload':12}{'system':10}{'p50 ms':>8}{'spread':>16}{'echo':>8}{'above':>8}"
+            f"{'workload':14}{'system':10}{'p50 ms':>8}{'spread':>16}{'echo':>8}{'above':>8}"
             f"{'p99 ms':>9}{'spread':>18}{'echo':>8}{'above':>9}"
         )
     for row in latencies:
-        cells = [f"{row['workload']:12}{row['system']:10}"]
+        cells = [f"{row['workload']:14}{row['system']:10}"]
         for name, width in ("p50_ms", 0), ("p99_ms", 1):
             mine, floor = row[name], row[f"echo_{name}"]
             cells.append(

@@ -1,4 +1,4 @@
-"""One run of one system: flinkish, the bare loops, bytewax, the echo."""
+"""One run of one system: flinkish, the bare loops, bytewax, pathway, the echo."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def process(module: str, *arguments: Any, python: str = sys.executable) -> Itera
 def run_bare(workload: str, data: DataSet) -> Throughput:
     """Two bare loops at the same time, their rates added: what two cores can do now.  Of columns one process, whose
     library has both cores."""
-    if workload == "W4":
+    if workload in ("W4", "W4-csv"):
         return _run_bare_columns(data)
     with contextlib.ExitStack() as stack:
         loops = [
@@ -156,8 +156,8 @@ def run_flinkish(cluster: Any, workload: str, small: DataSet, large: DataSet) ->
     return steady(took[0], small.records, took[1], large.records, checksum_ok=True)
 
 
-def has_bytewax(python: str) -> bool:
-    return subprocess.run([python, "-c", "import bytewax"], capture_output=True).returncode == 0
+def has_package(python: str, package: str) -> bool:
+    return subprocess.run([python, "-c", f"import {package}"], capture_output=True).returncode == 0
 
 
 def run_bytewax(python: str, workload: str, small: DataSet, large: DataSet) -> Throughput:
@@ -166,12 +166,27 @@ def run_bytewax(python: str, workload: str, small: DataSet, large: DataSet) -> T
     if peer.returncode or len(lines) != 3:
         raise PeerFailedError(f"bytewax ended with exit status {peer.returncode}")
     _, first, second = (Took(*json.loads(line)) for line in lines)  # the first run warms up
-    # Its W3 may differ: bytewax drops records as late when one reader gets ahead of the other.
+    # Its windows may differ: bytewax drops records as late when one reader gets ahead of the other.
     right = all(
         (took.rows, took.checksum) == data.expected(workload)
         for took, data in ((first, small), (second, large))
     )
     return steady(first, small.records, second, large.records, right)
+
+
+def run_pathway(python: str, small: DataSet, large: DataSet) -> Throughput:
+    """The interval join.  Nothing to warm up: each run is a process of its own."""
+    took = []
+    for data in (small, large):
+        with process("pathway_peer", data, python=python) as peer:
+            lines = peer.communicate(timeout=_PEER_TIMEOUT_S)[0].splitlines()
+        if peer.returncode or not lines:
+            raise PeerFailedError(f"pathway ended with exit status {peer.returncode}")
+        took.append(Took(*json.loads(lines[-1])))
+    right = all(
+        (run.rows, run.checksum) == data.expected("interval-join") for run, data in zip(took, (small, large))
+    )
+    return steady(took[0], small.records, took[1], large.records, right)
 
 
 # ---- latency ------------------------------------------------------------------------------------

@@ -15,21 +15,22 @@ from tests.benchmarks.rocksdb import measure_changelog, measure_checkpoints
 from tests.benchmarks.systems import Throughput, Took, WrongResultError, check_result, steady
 
 RECORDS, SEED = 4_000, 7
+THROUGHPUT = ["W1", "W2", "W2-reduce", "W3", "W4", "W4-csv", "sliding", "session", "interval-join"]
 
 
 def test_every_workload_gives_a_json_line_with_the_fields_and_the_checksum(run_python, tmp_path):
     ended = run_python(
-        "-m", "tests.benchmarks", "W1", "W2", "W2-reduce", "W3", "W4", "W5-1000",
+        "-m", "tests.benchmarks", *THROUGHPUT, "W5-1000",
         "--records", RECORDS, "--seed", SEED, "--data", tmp_path / "data", "--json", "figures.jsonl",
         "--repeats", 1, "--retries", 0, "--wait", 0, "--seconds", 1, "--warm-seconds", 0.5,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     lines = [json.loads(line) for line in (tmp_path / "figures.jsonl").read_text().splitlines()]
     mine = {line["workload"]: line for line in lines if line["system"] == "flinkish"}
-    assert list(mine) == ["W1", "W2", "W2-reduce", "W3", "W4", "W5-1000"]
+    assert list(mine) == [*THROUGHPUT, "W5-1000"]
     assert len({(line["workload"], line["system"]) for line in lines}) == len(lines)
     data = DataSet(RECORDS, SEED, str(tmp_path / "data"))
-    for workload in ("W1", "W2", "W2-reduce", "W3", "W4"):
+    for workload in THROUGHPUT:
         line = mine[workload]
         assert (line["rows"], line["checksum"]) == data.expected(workload)
         assert line["checksum_ok"] and line["bare_records_per_s"] > 0
@@ -96,6 +97,8 @@ def test_what_lies_in_the_data_folder_is_what_is_measured(tmp_path):
     assert data.make().tuples(1) == [("other", 1_001, BASE_TS_MS + 20_000 * i) for i in range(3)]
     assert data.expected("W2") == (6, 6_003)
     assert data.expected("W3") == (3, 6_009)  # three windows that both parts share
+    assert data.expected("sliding") == (15, 5 * 6_009)
+    assert data.expected("session") == (3, 6_009)
 
 
 def test_seeds_give_different_events_of_the_same_shape(tmp_path):

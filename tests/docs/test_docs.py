@@ -9,7 +9,7 @@ import pytest
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "flinkish" / "docs"
 #: Pages whose code runs from top to bottom in one namespace.
-PAGES = ["windows.md"]
+PAGES = ["async.md", "batch.md", "formats.md", "joins.md", "skew.md", "windows.md", "time.md"]
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

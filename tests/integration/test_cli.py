@@ -175,7 +175,7 @@ def test_wrong_settings_of_the_command_line_are_refused_before_java_starts(run_p
         ("heartbeat.timeout=soon", 'option "heartbeat.timeout" cannot be'),
         ("flinkish.fusd-chains=2", 'do: did you mean "flinkish.fused-chains"?'),
         ("taskmanager.numberOfTaskSlots=0", 'option "taskmanager.numberOfTaskSlots" cannot be'),
-        ("execution.runtime-mode=BATCH", "could not set the runtime mode to BATCH"),
+        ("execution.runtime-mode=SWIFT", 'option "execution.runtime-mode" cannot be'),
     ):
         done = run_python(
             *FLINKISH, "run", "-D", setting, job, environ={"PATH": path_without_java, "JAVA_HOME": None}

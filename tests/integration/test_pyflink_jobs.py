@@ -3,12 +3,15 @@
 
 import datetime
 import decimal
+import json
 import textwrap
 from collections import Counter
 
+import numpy
 import pytest
 
 from flinkish.common import Duration, Encoder, Row, Time, Types, WatermarkStrategy
+from flinkish.common.accumulators import IntMaximum
 from flinkish.common.watermark_strategy import TimestampAssigner
 from flinkish.connectors.collect_sink import CollectSink
 from flinkish.datastream import StreamExecutionEnvironment, TimeWindow
@@ -49,6 +52,7 @@ from flinkish.datastream.window import (
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
 )
+from flinkish.errors import UserFunctionError
 from flinkish.testing.mini_cluster import MiniCluster
 
 
@@ -627,3 +631,138 @@ def test_typed_records_print_as_in_flink_and_files_take_any_encoder(env, tmp_pat
     files = sorted((tmp_path / "out").iterdir())
     assert all(file.name.startswith("quoted-") and file.suffix == ".q" for file in files)
     assert sorted("".join(file.read_text() for file in files)) == sorted("<1><2>")
+
+
+class RunningTotal(KeyedProcessFunction):
+    def open(self, runtime_context: RuntimeContext):
+        self.total = runtime_context.get_state(ValueStateDescriptor("total", Types.FLOAT()))
+
+    def process_element(self, value, ctx: "KeyedProcessFunction.Context"):
+        self.total.update((self.total.value() or 0) + value[1])
+        yield value[0], self.total.value()
+
+
+def test_declared_numbers_have_their_bits_and_pickled_values_stay(env, capsys):
+    """The sums are those of doubles, of which each came as a float of 32 bits, as PyFlink prints them."""
+    env.set_parallelism(1)
+    prices = env.from_collection(
+        [("a", 0.1), ("b", 110.1), ("a", 0.2)], type_info=Types.TUPLE([Types.STRING(), Types.FLOAT()])
+    )
+    prices.key_by(lambda price: price[0]).process(RunningTotal()).print("state")
+    prices.print("typed")
+    sizes = env.from_collection([numpy.float64(0.1)])
+    sizes.map(lambda x: type(x).__name__).print("pickled")
+    sizes.map(lambda x: x, output_type=Types.FLOAT()).map(repr).print("float")
+    sizes.map(lambda x: numpy.int16(7), output_type=Types.SHORT()).map(lambda n: type(n).__name__).print("short")
+    env.execute()
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        "float> 0.10000000149011612",
+        "pickled> float64",
+        "short> int",
+        "state> ('a', 0.10000000149011612)",
+        "state> ('a', 0.30000000447034836)",
+        "state> ('b', 110.0999984741211)",
+        "typed> (a,0.1)",
+        "typed> (a,0.2)",
+        "typed> (b,110.1)",
+    ]
+    env.from_collection([2**15]).map(lambda n: n, output_type=Types.SHORT()).print()
+    with pytest.raises(UserFunctionError, match="32768 does not fit into 16 bits"):
+        env.execute()
+
+
+class CountsAll(MapFunction):
+    def open(self, runtime_context: RuntimeContext):
+        self.seen = runtime_context.get_int_counter("seen")
+        self.largest = IntMaximum()
+        runtime_context.add_accumulator("largest", self.largest)
+        self.remainders = runtime_context.get_histogram("remainders")
+        metrics = runtime_context.get_metrics_group().add_group("mine")
+        self.spread, self.meter = metrics.histogram("spread"), metrics.meter("rate")
+        self.counter, self.distribution = metrics.counter("count"), metrics.distribution("values")
+        metrics.gauge("last", lambda: self.last)
+
+    def map(self, value):
+        self.seen.add(1)
+        self.largest.add(value)
+        self.remainders.add(value % 3)
+        self.last = value
+        for metric in (self.spread, self.distribution):
+            metric.update(value)
+        self.meter.mark_event()
+        self.counter.inc()
+        return value
+
+
+def test_accumulators_of_all_subtasks_are_a_result_of_the_job_and_a_cached_stream_is_computed_once(env, tmp_path):
+    cached = env.from_sequence(1, 30).map(CountsAll()).cache()
+    tens = cached.filter(lambda n: n % 10 == 0).collect_async()
+    client = env.execute_async()
+    assert sorted(tens) == [10, 20, 30]
+    result = client.wait()
+    assert result.get_all_accumulator_results() == {
+        "seen": 30, "largest": 30, "remainders": {0: 10, 1: 10, 2: 10},
+    }  # fmt: skip
+    assert result.get_accumulator_result("seen") == 30 and result.get_accumulator_result("other") is None
+    assert client.get_accumulators().result(20_000)["largest"] == 30
+    assert cached.is_cached
+    again = cached.map(lambda n: -n)
+    assert sorted(again.execute_and_collect()) == list(range(-30, 0))
+    again.sink_to(FileSink.for_row_format(tmp_path / "out").build())
+    assert env.execute().get_all_accumulator_results() == {}  # the function did not run
+    cached.invalidate()
+    cached.print()
+    assert env.execute().get_accumulator_result("seen") == 30
+
+
+FORMATS = """
+    from pyflink.common import Types, WatermarkStrategy
+    from pyflink.datastream import StreamExecutionEnvironment
+    from pyflink.datastream.connectors.file_system import FileSink, FileSource
+    from pyflink.datastream.formats.avro import AvroBulkWriters, AvroInputFormat, AvroSchema, GenericRecordAvroTypeInfo
+    from pyflink.datastream.formats.csv import CsvBulkWriters, CsvReaderFormat, CsvSchema
+    from pyflink.datastream.formats.parquet import ParquetBulkWriters, ParquetColumnarRowInputFormat
+
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.set_parallelism(1)
+    csv = CsvSchema.builder().add_number_column("id", Types.INT()).add_string_column("name")
+    csv = csv.set_column_separator("|").set_use_header().build()
+    avro = AvroSchema.parse_string(AVRO)
+    people = env.from_source(
+        FileSource.for_record_stream_format(CsvReaderFormat.for_schema(csv), INPUT).build(),
+        WatermarkStrategy.no_watermarks(),
+        "csv",
+    )
+    people.sink_to(FileSink.for_bulk_format(OUTPUT + "/csv", CsvBulkWriters.for_schema(csv)).build())
+    row_type = Types.ROW_NAMED(["id", "name"], [Types.INT(), Types.STRING()])
+    people.sink_to(FileSink.for_bulk_format(OUTPUT + "/parquet", ParquetBulkWriters.for_row_type(row_type)).build())
+    people.map(lambda p: {"id": p.id, "name": p.name}, output_type=GenericRecordAvroTypeInfo(avro)).sink_to(
+        FileSink.for_bulk_format(OUTPUT + "/avro", AvroBulkWriters.for_generic_record(avro)).build()
+    )
+    env.execute("write")
+    env.create_input(AvroInputFormat(OUTPUT + "/avro", avro)).print("avro")
+    env.from_source(
+        FileSource.for_bulk_file_format(ParquetColumnarRowInputFormat(row_type), OUTPUT + "/parquet").build(),
+        WatermarkStrategy.no_watermarks(),
+        "parquet",
+    ).print("parquet")
+    env.read_text_file(OUTPUT + "/csv").print("text")
+    env.execute("read")
+"""
+
+
+def test_a_program_text_writes_and_reads_files_of_every_format(env, tmp_path, capsys):
+    (tmp_path / "in.csv").write_text("id|name\n1|Ann\n2|`Bo`\n")
+    avro = {"type": "record", "name": "Person", "fields": [
+        {"name": "id", "type": "int"}, {"name": "name", "type": "string"}]}  # fmt: skip
+    program = textwrap.dedent(FORMATS).replace("pyflink", "flinkish")
+    exec(program, {"INPUT": str(tmp_path / "in.csv"), "OUTPUT": str(tmp_path / "out"), "AVRO": json.dumps(avro)})
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        'avro> {"id": 1, "name": "Ann"}',
+        'avro> {"id": 2, "name": "`Bo`"}',
+        "parquet> +I[1,Ann]",
+        "parquet> +I[2,`Bo`]",
+        'text> "id"|"name"',
+        'text> 1|"Ann"',
+        'text> 2|"`Bo`"',
+    ]

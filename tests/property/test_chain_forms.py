@@ -20,6 +20,7 @@ from flinkish.datastream.transformations import (
     FlatMapOperator,
     KeyedProcessOperator,
     MapOperator,
+    PartitionWindowOperator,
     ProcessOperator,
     ReduceOperator,
     SinkOperator,
@@ -223,11 +224,14 @@ KINDS = {
         lambda log: (window("reduce", add, 0, None, SlidingEventTimeWindows.of(10, 5), CountTrigger.of(2)), key_of),
         (OTHER,),
     ),
+    "partition": (lambda log: PartitionWindowOperator("map", lambda values: values), ()),
+    "reduced partition": (lambda log: PartitionWindowOperator("reduce", add), ()),
     "sink": (lambda log: SinkOperator(Keeps(False, log)), ()),
     "batch sink": (lambda log: SinkOperator(Keeps(True, log)), ()),
 }  # fmt: skip
-#: Nothing is chained behind them: a sink has no output, and a flat list is no record of the others.
-LAST = {"sink", "batch sink", "same flat list"}
+#: Nothing is chained behind them: a sink has no output, a flat list is no record of the others, and what a partition
+#: gives has no time.
+LAST = {"sink", "batch sink", "same flat list", "partition", "reduced partition"}
 NEEDS_TIMES = {"window", "late window", "window function", "sliding window", "session", "counted window"}
 
 

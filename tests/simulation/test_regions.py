@@ -13,7 +13,7 @@ from flinkish.jobmanager.split_assignment_tracker import SplitAssignmentTracker
 from tests.simulation.region_world import RegionWorld
 from tests.simulation.worlds import first_failure
 
-SEEDS = 2_000
+SEEDS = 500
 SEEDS_TO_CATCH = 100
 
 

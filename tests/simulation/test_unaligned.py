@@ -9,7 +9,7 @@ from flinkish.taskmanager.in_flight_collector import InFlightCollector
 from tests.simulation.unaligned_world import UnalignedWorld
 from tests.simulation.worlds import first_failure
 
-SEEDS = 2_000
+SEEDS = 300
 SEEDS_TO_CATCH = 500
 
 
@@ -22,8 +22,8 @@ def test_what_barriers_overtake_is_taken_once_and_in_order_by_whoever_goes_on():
 
     failure = first_failure(make, range(SEEDS))
     assert failure is None, failure[1]
-    assert sum(world.in_flight_seen for world in worlds) > 10_000
-    assert sum(world.replayed for world in worlds) > 3_000
+    assert sum(world.in_flight_seen for world in worlds) > 2_000
+    assert sum(world.replayed for world in worlds) > 600
 
 
 # ---- broken aligners ----------------------------------------------------------------------------

@@ -8,6 +8,7 @@ would take the same files twice.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import time
@@ -18,8 +19,8 @@ from typing import Any, Iterable, Optional
 import pyarrow as pa
 from pyarrow import fs
 
+from flinkish.connectors.files.file_sink import folder_key, visible_names
 from flinkish.connectors.files.file_system import absolute_uri, open_file_system
-from flinkish.connectors.files.file_sink import visible_names
 from flinkish.connectors.files.part_writer import ParquetPart, PartSinkWriter, as_schema
 from flinkish.connectors.spi import CommitId, Committer, Sink, SinkWriter, WriterInitContext
 from flinkish.errors import InvalidJobError, ResourceError
@@ -74,12 +75,21 @@ class DeltaSink(Sink[Any]):
         self.mode = mode
         self.storage_options = storage_options
         self._token = uuid.uuid4().hex[:12]
+        self._operator = ""  # of the driver's object only: whose files it may remove; "": all with the token
         self._replaces = mode == "overwrite"  # of the driver's object only
 
     @property
     def schema(self) -> pa.Schema:
         """Of the table."""
         return self.part_format.file_schema
+
+    def for_operator(self, job_id: str, operator_id: str) -> "DeltaSink":
+        owned = copy.copy(self)
+        owned._operator = operator_id[:8]
+        return owned
+
+    def written_folder(self) -> tuple[str, bool]:
+        return folder_key(self.uri), self.mode == "overwrite"
 
     def validate_restored(self) -> None:
         self._replaces = False
@@ -117,9 +127,9 @@ class _DeltaWriter(PartSinkWriter):
     def __init__(self, sink: DeltaSink, context: WriterInitContext):
         super().__init__(sink.uri, sink.part_format)
         self._application_id = f"flinkish-{context.job_id()}-{context.operator_id()}"
-        self._stem = (
-            f"part-{sink._token}-{context.index_of_subtask():05d}-{context.attempt_number()}"
-        )
+        # The operator's id: one sink object may be two sinks of a job.
+        origin = f"{sink._token}-{context.operator_id()[:8]}"
+        self._stem = f"part-{origin}-{context.index_of_subtask():05d}-{context.attempt_number()}"
         self._commits = 0
         self._input_ended = False
 
@@ -223,7 +233,7 @@ class _DeltaCommitter(Committer):
         selector = fs.FileSelector(folder, allow_not_found=True)
         needed = self._committed_names() | {file.path for file in kept}
         for info in system.get_file_info(selector):
-            if info.base_name.startswith(f"part-{self._sink._token}-") and info.base_name not in needed:
+            if info.base_name.startswith(f"part-{self._sink._token}-{self._sink._operator}") and info.base_name not in needed:
                 system.delete_file(info.path)
 
     def _committed_names(self) -> frozenset[str]:

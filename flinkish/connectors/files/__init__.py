@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from flinkish.common._lazy import lazy_exports
 
 if TYPE_CHECKING:  # what `lazy_exports` does, for type checkers and editors
+    from flinkish.connectors.files.avro_format import AvroFormat as AvroFormat, AvroPart as AvroPart
+    from flinkish.connectors.files.csv_format import CsvFormat as CsvFormat, CsvPart as CsvPart
     from flinkish.connectors.files.file_sink import FileSink as FileSink, ParquetSink as ParquetSink
     from flinkish.connectors.files.file_source import FileSource as FileSource
     from flinkish.connectors.files.formats import (
@@ -15,6 +17,7 @@ if TYPE_CHECKING:  # what `lazy_exports` does, for type checkers and editors
         ParquetFormat as ParquetFormat,
         TextLineFormat as TextLineFormat,
     )
+    from flinkish.connectors.files.orc_part import OrcPart as OrcPart
     from flinkish.connectors.files.part_writer import (
         ParquetPart as ParquetPart,
         PartFormat as PartFormat,
@@ -22,9 +25,12 @@ if TYPE_CHECKING:  # what `lazy_exports` does, for type checkers and editors
     )
 
 _EXPORTS = {
+    "avro_format": ["AvroFormat", "AvroPart"],
+    "csv_format": ["CsvFormat", "CsvPart"],
     "file_sink": ["FileSink", "ParquetSink"],
     "file_source": ["FileSource"],
     "formats": ["FileFormat", "ParquetFormat", "TextLineFormat"],
+    "orc_part": ["OrcPart"],
     "part_writer": ["ParquetPart", "PartFormat", "TextPart"],
 }
 

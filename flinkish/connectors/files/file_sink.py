@@ -6,7 +6,8 @@ when the checkpoint is complete, so each record is seen once however often the j
 checkpoints a job that fails or is cancelled leaves the folder as it was.  An empty result is a folder with one file
 that has no rows.
 
-A job that goes on from a checkpoint goes on in its folder.  Hidden files that nothing needs any more are removed when
+A job that goes on from a checkpoint publishes what the one before has left, in the folder where that lies.  What is not
+there any more was published and taken away by its reader, as far as anyone can tell: this is logged.  Hidden files that nothing needs any more are removed when
 its tasks restart, and when another driver takes it over; those of a driver that was killed stay, where none stood by.
 
     ParquetSink("out/windows", schema)
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import logging
 import os
 import uuid
 from dataclasses import dataclass
@@ -35,18 +37,24 @@ from flinkish.connectors.files.file_sink_options import (
 from flinkish.connectors.files.file_system import absolute_uri, open_file_system
 from flinkish.connectors.files.part_writer import ParquetPart, PartFormat, PartSinkWriter, row_format
 from flinkish.connectors.spi import CommitId, Committer, Sink, SinkWriter, WriterInitContext
-from flinkish.errors import CorruptSnapshotError, InvalidJobError
+from flinkish.errors import CorruptSnapshotError, ExternalError, InvalidJobError
+
+log = logging.getLogger(__name__)
+
+_COMPARED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class PendingFile:
     """A complete hidden file that waits for its name.  ``name`` None: this writer had no records since the
-    last checkpoint, and its input has ended."""
+    last checkpoint, and its input has ended.  ``folder``: the URI of where it lies, for the sink of the program that
+    goes on may have another; None: written by a version that did not say, so the sink's."""
 
     job_id: str
     hidden_name: Optional[str]
     name: Optional[str]
     rows: int
+    folder: Optional[str] = None
 
 
 class FileSink(Sink[Any]):
@@ -128,6 +136,9 @@ class FileSink(Sink[Any]):
     def is_data_file(self, name: str) -> bool:
         own = name.startswith((f"{self.prefix}-", "part-")) or name.endswith(".parquet")
         return own and os.path.basename(name) == name
+
+    def written_folder(self) -> tuple[str, bool]:
+        return folder_key(self.uri), self.overwrite
 
     def validate(self) -> None:
         system, path = open_file_system(self.uri)
@@ -234,8 +245,10 @@ FileSink.RowFormatBuilder = FileSink.BulkFormatBuilder = FileSinkBuilder  # type
 class _FileWriter(PartSinkWriter):
     def __init__(self, sink: FileSink, context: WriterInitContext):
         super().__init__(sink.uri, sink.part_format)
-        self._job_id = context.job_id()
-        self._stem = f"{sink.prefix}-{self._job_id[:8]}-{context.index_of_subtask():05d}"
+        self._job_id, self._uri = context.job_id(), sink.uri
+        # The operator's id: two sinks of a job may have one folder.
+        origin = f"{self._job_id[:8]}-{context.operator_id()[:8]}"
+        self._stem = f"{sink.prefix}-{origin}-{context.index_of_subtask():05d}"
         if context.attempt_number():  # the attempts before it may have published files
             self._stem += f"-{context.attempt_number()}"
         self._suffix, self._part_size_bytes = sink.suffix, sink.part_size_bytes
@@ -254,7 +267,7 @@ class _FileWriter(PartSinkWriter):
     def _complete_file(self) -> None:
         name = f"{self._stem}-{self._parts:05d}{self._suffix}"
         rows = self.finish_file()
-        self._complete.append(PendingFile(self._job_id, self._name, name, rows))
+        self._complete.append(PendingFile(self._job_id, self._name, name, rows, self._uri))
         self._parts += 1
 
     def flush(self, end_of_input: bool) -> None:
@@ -265,7 +278,7 @@ class _FileWriter(PartSinkWriter):
             self._complete_file()
         complete, self._complete = self._complete, []
         if self._input_ended and not complete:
-            return [PendingFile(self._job_id, None, None, 0)]
+            return [PendingFile(self._job_id, None, None, 0, self._uri)]
         return complete
 
 
@@ -273,6 +286,7 @@ class _FileCommitter(Committer):
     def __init__(self, sink: FileSink):
         self._sink = sink
         self._system, self._folder = open_file_system(sink.uri)
+        self._published: set[str] = set()  # hidden names, of a commit that has not come to its end
 
     def commit(self, committables: Iterable[PendingFile]) -> None:
         pending = list(committables)
@@ -296,6 +310,7 @@ class _FileCommitter(Committer):
                     self._system.delete_file(f"{self._folder}/{name}")
         for file in files:
             self._publish(file)
+        self._published.clear()
         self._sink._replaces = False
 
     def _fill_empty_folder(self, stem: str) -> None:
@@ -306,24 +321,56 @@ class _FileCommitter(Committer):
             with system.open_output_stream(f"{folder}/{sink.prefix}-{stem}-empty{sink.suffix}") as stream:
                 sink.part_format.open(stream).close()
 
+    def _place_of(self, file: PendingFile) -> tuple[fs.FileSystem, str]:
+        if file.folder in (None, self._sink.uri):
+            return self._system, self._folder
+        return open_file_system(file.folder)
+
     def _publish(self, file: PendingFile) -> None:
-        hidden, final = f"{self._folder}/{file.hidden_name}", f"{self._folder}/{file.name}"
-        if self._system.get_file_info(hidden).type == fs.FileType.File:
-            self._system.move(hidden, final)
-        elif self._system.get_file_info(final).type != fs.FileType.File:  # a repeated commit has renamed it
+        system, folder = self._place_of(file)
+        hidden, final = f"{folder}/{file.hidden_name}", f"{folder}/{file.name}"
+        if system.get_file_info(hidden).type == fs.FileType.File:
+            # Stores without a rename copy and then delete: both are there when a driver was killed in between.
+            if system.get_file_info(final).type != fs.FileType.NotFound and not _same_bytes(system, hidden, final):
+                raise ExternalError(
+                    f"could not publish {file.rows} records of a file sink",
+                    where=f"job {file.job_id}, {folder}",
+                    why=f"{file.name} is there already, and it is another file than {file.hidden_name}",
+                    do=f"move {file.name} away, which this sink has not written",
+                )
+            system.move(hidden, final)
+        elif system.get_file_info(final).type != fs.FileType.File:  # a repeated commit has renamed it
+            self._not_there(file, folder)
+        self._published.add(str(file.hidden_name))
+
+    def _not_there(self, file: PendingFile, folder: str) -> None:
+        """Neither name is.  Flink too takes such a file, after a recovery, for one that is published and was taken away.
+
+        Raises:
+            CorruptSnapshotError: this driver's tasks have written it, and it was never published.
+        """
+        ours = f".{self._sink._token}." in str(file.hidden_name)
+        if ours and file.hidden_name not in self._published:
             raise CorruptSnapshotError(
                 f"could not publish {file.rows} records of a file sink",
-                where=f"job {file.job_id}, {self._sink.uri}",
-                why=f"neither {file.hidden_name} nor {file.name} is there",
-                do="bring the file back if it has been moved or deleted, or begin from another checkpoint",
+                where=f"job {file.job_id}, {folder}",
+                why=f"neither {file.hidden_name} nor {file.name} is there, and it was not published yet",
+                do="bring the file back if it has been moved. If it is lost, begin from a checkpoint before it, and leave "
+                "files whose names begin with a dot alone while a job writes there",
             )
+        log.warning(
+            "a file of a file sink is not there any more, it must have been published and taken away job=%s folder=%s "
+            "name=%s hidden=%s records=%d",
+            file.job_id, folder, file.name, file.hidden_name, file.rows,
+        )
 
     def abort(self, committables: Iterable[PendingFile]) -> None:
         for file in committables:
             if file.hidden_name is not None:
-                path = f"{self._folder}/{file.hidden_name}"
-                if self._system.get_file_info(path).type == fs.FileType.File:
-                    self._system.delete_file(path)
+                system, folder = self._place_of(file)
+                path = f"{folder}/{file.hidden_name}"
+                if system.get_file_info(path).type == fs.FileType.File:
+                    system.delete_file(path)
 
     def remove_leftovers(self, kept: Iterable[PendingFile]) -> None:
         """Hidden files of slots and drivers that were killed."""
@@ -337,6 +384,24 @@ class _FileCommitter(Committer):
 def _owner(job_id: str, operator_id: str) -> str:
     """Marks the hidden files of a sink in a job, so that those of killed slots and drivers are found too."""
     return hashlib.sha256(f"{job_id} {operator_id}".encode()).hexdigest()[:16]
+
+
+def folder_key(uri: str) -> str:
+    """The same for all spellings of a folder."""
+    system, path = open_file_system(uri)
+    return f"{system.type_name}:{path.rstrip('/')}"
+
+
+def _same_bytes(system: fs.FileSystem, one: str, other: str) -> bool:
+    if system.get_file_info(one).size != system.get_file_info(other).size:
+        return False
+    with system.open_input_stream(one) as left, system.open_input_stream(other) as right:
+        while True:
+            data = left.read(_COMPARED_BYTES)
+            if data != right.read(_COMPARED_BYTES):
+                return False
+            if not data:
+                return True
 
 
 def visible_names(system: fs.FileSystem, folder: str) -> list[str]:

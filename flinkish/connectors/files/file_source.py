@@ -1,13 +1,15 @@
-"""Reads files, folders and patterns: lines of text, or Parquet as columns.  Bounded: what is there
+"""Reads files, folders and patterns: lines of text, CSV or Parquet as columns, Avro.  Bounded: what is there
 when the job starts.
 
     FileSource("logs/*.txt")
+    FileSource("in/*.csv", format="csv", columns={"key": Types.STRING(), "n": Types.LONG()})
     FileSource("rides/", format="parquet", columns=["id", "fare"])
     FileSource.for_record_stream_format(StreamFormat.text_line_format(), "logs").build()   # PyFlink's
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from typing import Any, Callable, Iterable, Sequence, Union
 
@@ -17,9 +19,7 @@ from flinkish.connectors.files.formats import (
     BulkFormat,
     FileFormat,
     FileSplit,
-    ParquetFormat,
     StreamFormat,
-    TextLineFormat,
 )
 from flinkish.connectors.spi import (
     Boundedness,
@@ -32,7 +32,13 @@ from flinkish.connectors.spi import (
 from flinkish.connectors.split_assignment import OnDemandSplitEnumerator
 from flinkish.errors import InvalidJobError
 
-_FORMATS: dict[str, Callable[..., FileFormat]] = {"text": TextLineFormat, "parquet": ParquetFormat}
+#: name -> class; modules are imported when they are used, for they import Arrow's.
+_FORMATS = {
+    "avro": "avro_format.AvroFormat",
+    "csv": "csv_format.CsvFormat",
+    "parquet": "formats.ParquetFormat",
+    "text": "formats.TextLineFormat",
+}
 
 
 class FileSource(Source[Any, FileSplit]):
@@ -43,7 +49,7 @@ class FileSource(Source[Any, FileSplit]):
     Args:
         paths: one or several; local (relative to the driver's folder) or a URI of ``pyarrow.fs``.
             Slots must reach the same files.
-        format: "text", "parquet" or a ``FileFormat``.
+        format: "text", "csv", "parquet", "avro" or a ``FileFormat``.
         options: of the format (``charset_name``, ``split_bytes``; ``columns``, ``timestamp_column``).
     """
 
@@ -65,7 +71,9 @@ class FileSource(Source[Any, FileSplit]):
                     f'could not use the file format "{format}"',
                     why=f"known formats are {', '.join(sorted(_FORMATS))}",
                 )
-            self.format: FileFormat = _format_with(_FORMATS[format], options)
+            module, name = _FORMATS[format].split(".")
+            make_format = getattr(importlib.import_module(f"flinkish.connectors.files.{module}"), name)
+            self.format: FileFormat = _format_with(make_format, options)
         elif options:
             raise InvalidJobError(
                 f"could not use the option {sorted(options)[0]!r}",
@@ -74,7 +82,7 @@ class FileSource(Source[Any, FileSplit]):
             )
         else:
             self.format = check_argument(
-                format, FileFormat, "FileSource()", "format", do='give "text", "parquet" or a FileFormat'
+                format, FileFormat, "FileSource()", "format", do='give "text", "csv", "parquet", "avro" or a FileFormat'
             )
         self.gives_columns = self.format.gives_columns
 
@@ -102,6 +110,9 @@ class FileSource(Source[Any, FileSplit]):
 
     def boundedness(self) -> Boundedness:
         return Boundedness.BOUNDED
+
+    def produced_type(self) -> Any:
+        return self.format.produced_type()
 
     def create_enumerator(
         self, context: SplitEnumeratorContext[FileSplit]

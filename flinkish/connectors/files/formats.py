@@ -1,6 +1,6 @@
 """File formats of ``FileSource``: how a file is cut into splits and how a split is read.
 
-``TextLineFormat`` gives a ``str`` per line, ``ParquetFormat`` column batches.
+``TextLineFormat`` gives a ``str`` per line, ``ParquetFormat`` column batches.  CSV and Avro have modules of their own.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class FileSplit(SourceSplit):
     """A part of one file.
 
     Text: the lines that start at bytes ``start`` to ``end`` (exclusive, -1: the whole file).
-    ``position`` is where a block of lines starts (a line start unless it is ``start``), ``skip`` how
-    many of its lines were given already.
+    ``position`` is a line start unless it is ``start``; ``skip`` lines from there on were given already.  They may
+    reach over several blocks: how much a block holds depends on where reading began.
 
     Parquet: row groups ``start`` to ``end`` (exclusive); ``skip`` rows of them were given.
 
@@ -68,6 +68,10 @@ class FileFormat(abc.ABC):
     @abc.abstractmethod
     def create_reader(self, context: SourceReaderContext) -> SourceReader[Any, FileSplit]: ...
 
+    def produced_type(self) -> Any:
+        """The ``TypeInformation`` of the records, or None."""
+        return None
+
 
 class StreamFormat(FileFormat):
     """PyFlink's name for formats that read records one after the other."""
@@ -81,13 +85,18 @@ class BulkFormat(FileFormat):
     """PyFlink's name for formats that read many records at once."""
 
 
+def one_split_a_file(files: Sequence[FoundFile]) -> list[FileSplit]:
+    """For formats that cannot begin to read in the middle of a file."""
+    return [FileSplit(file.uri, 0, -1, file_bytes=file.size) for file in files if file.size]
+
+
 # What Arrow says of bytes that are no such file; it has no class of its own for that, and a service that
 # does not answer raises OSError too.
 _BROKEN = re.compile(r"compress|inflate|corrupt|invalid|magic|thrift|unexpected end|0 bytes", re.IGNORECASE)
 
 
 @contextmanager
-def _naming(uri: str, kind: str, where: Callable[[], str]) -> Iterator[None]:
+def naming(uri: str, kind: str, where: Callable[[], str]) -> Iterator[None]:
     """Errors of reading say which file, and where in it.
 
     Args:
@@ -108,7 +117,7 @@ def _naming(uri: str, kind: str, where: Callable[[], str]) -> Iterator[None]:
         raise cause(f"could not read {uri} as {kind}", where=where(), why=str(error), do=do) from error
 
 
-def _refuse_changed(split: FileSplit, kind: str, why: str) -> NoReturn:
+def refuse_changed(split: FileSplit, kind: str, why: str) -> NoReturn:
     raise UserError(
         f"could not read {split.uri} as {kind}",
         why=f"it was changed after the job had found it: {why}",
@@ -123,7 +132,7 @@ _COMPRESSIONS = {".gz": "gzip", ".gzip": "gzip", ".bz2": "bz2", ".zst": "zstd", 
 _OTHER_COMPRESSIONS = (".deflate", ".xz")
 
 
-def _compression(uri: str) -> Optional[str]:
+def compression_of(uri: str) -> Optional[str]:
     ending = os.path.splitext(uri)[1].lower()
     if ending in _OTHER_COMPRESSIONS:
         raise InvalidJobError(
@@ -182,7 +191,7 @@ class TextLineFormat(StreamFormat):
             size = min(max(even_share, _MIN_SPLIT_BYTES), _MAX_SPLIT_BYTES)
         splits = []
         for file in files:
-            if _compression(file.uri) or (self.whole_files and file.size):
+            if compression_of(file.uri) or (self.whole_files and file.size):
                 splits.append(FileSplit(file.uri, 0, -1))
                 continue
             for start in range(0, file.size, size):
@@ -214,11 +223,11 @@ class _TextReader(SequentialSplitReader[str, FileSplit]):
 
     def open_split(self, split: FileSplit) -> None:
         system, path = open_file_system(split.uri)
-        compression = _compression(split.uri)
+        compression = compression_of(split.uri)
         self._rest, self._lines, self._next, self._at_end = b"", [], 0, False
         offset = split.position
         self._kind = f"{compression} text" if compression else "text"
-        with _naming(split.uri, self._kind, lambda: ""):
+        with naming(split.uri, self._kind, lambda: ""):
             if compression:
                 self._file = system.open_input_stream(path, compression=compression)
             else:
@@ -233,21 +242,28 @@ class _TextReader(SequentialSplitReader[str, FileSplit]):
             else:
                 self._file.seek(offset)
         self._offset = self._next_offset = offset
-        if split.skip:
-            self._load_block()
-            self._next = split.skip
+        self._skip_lines(split.skip)
 
-    def _read_from(self, offset: int, count: int = _BLOCK_BYTES) -> bytes:
-        """The next bytes; ``offset`` is where they stand in the (uncompressed) text."""
-        with _naming(self._current.uri, self._kind, lambda: f"byte {offset} or later"):
-            return self._file.read(count)
+    def _skip_lines(self, count: int) -> None:
+        while count:
+            self._load_block()
+            if not self._lines:
+                why = f"{count} of the lines that were read before are not there any more"
+                refuse_changed(self._current, self._kind, why)
+            self._next = min(count, len(self._lines))
+            count -= self._next
+
+    def _read_from(self, offset: int, count: Optional[int] = None) -> bytes:
+        """The next bytes, of a block at most; ``offset`` is where they stand in the (uncompressed) text."""
+        with naming(self._current.uri, self._kind, lambda: f"byte {offset} or later"):
+            return self._file.read(_BLOCK_BYTES if count is None else min(count, _BLOCK_BYTES))
 
     def _skip_bytes(self, count: int) -> None:
         skipped = 0
         while skipped < count:
-            data = self._read_from(skipped, min(count - skipped, _BLOCK_BYTES))
+            data = self._read_from(skipped, count - skipped)
             if not data:
-                break
+                refuse_changed(self._current, self._kind, f"it was read to byte {count}, now it has {skipped}")
             skipped += len(data)
 
     def _behind_line_end(self, offset: int) -> int:
@@ -283,7 +299,7 @@ class _TextReader(SequentialSplitReader[str, FileSplit]):
                     self._at_end = True
                     if self._offset + size < split_end:
                         why = f"it had {split.file_bytes} bytes, now {self._offset + size}"
-                        _refuse_changed(split, self._kind, why)
+                        refuse_changed(split, self._kind, why)
                     break
                 end = more.rfind(b"\n")
                 end += size if end >= 0 else 0
@@ -355,6 +371,8 @@ class ParquetFormat(BulkFormat):
         columns: names of the columns to read; None: all.
         batch_rows: rows of a batch at most.
         timestamp_column: a timestamp or integer (ms) column that gives the event times.
+        schema: an Arrow schema to which ``columns`` are cast; None: as they are in the files.
+        case_sensitive: False: a column is found whatever the case of its letters, and gets the name of ``columns``.
     """
 
     gives_columns = True
@@ -364,6 +382,8 @@ class ParquetFormat(BulkFormat):
         columns: Optional[Sequence[str]] = None,
         batch_rows: int = 8_192,
         timestamp_column: Optional[str] = None,
+        schema: Any = None,
+        case_sensitive: bool = True,
     ):
         if columns is not None:
             columns = list(check_argument(columns, (list, tuple), "ParquetFormat()", "columns"))
@@ -376,6 +396,8 @@ class ParquetFormat(BulkFormat):
         self.columns = columns
         self.batch_rows = batch_rows
         self.timestamp_column = timestamp_column
+        self.schema = schema
+        self.case_sensitive = case_sensitive
 
     def find_splits(self, files: Sequence[FoundFile], parallelism: int) -> list[FileSplit]:
         import pyarrow.parquet as pq
@@ -385,7 +407,7 @@ class ParquetFormat(BulkFormat):
         share = max(sum(file.size for file in files) // max(parallelism, 1), 1)
         for file in files:
             system, path = open_file_system(file.uri)
-            with _naming(file.uri, "Parquet", lambda: "its footer"):
+            with naming(file.uri, "Parquet", lambda: "its footer"):
                 with system.open_input_file(path) as handle:
                     parquet = pq.ParquetFile(handle)
                     groups = parquet.metadata.num_row_groups
@@ -410,7 +432,7 @@ class ParquetFormat(BulkFormat):
     def _selected(self, schema: Any, uri: str) -> Any:
         import pyarrow as pa
 
-        names = schema.names if self.columns is None else self.columns
+        names = schema.names if self.columns is None else self.names_in(schema.names)
         wanted = [*names, *([self.timestamp_column] if self.timestamp_column else [])]
         missing = [name for name in wanted if name not in schema.names]
         if missing:
@@ -421,65 +443,71 @@ class ParquetFormat(BulkFormat):
             )
         return pa.schema([schema.field(name) for name in names])
 
+    def names_in(self, names: Sequence[str]) -> list[str]:
+        """What ``columns`` are called in a file that has ``names``."""
+        assert self.columns is not None
+        if self.case_sensitive:
+            return self.columns
+        known = {name.lower(): name for name in names}
+        return [known.get(name.lower(), name) for name in self.columns]
+
     def create_reader(self, context: SourceReaderContext) -> SourceReader[Any, FileSplit]:
-        return _ParquetReader(context, self)
+        return ParquetReader(context, self)
 
 
 def _describe(schema: Any) -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in schema)
 
 
-class _ParquetReader(SequentialSplitReader[Any, FileSplit]):
-    def __init__(self, context: SourceReaderContext, parquet_format: ParquetFormat):
+class ColumnBatchReader(SequentialSplitReader[Any, FileSplit]):
+    """Reads a split as column batches; ``FileSplit.skip`` counts the rows that were given.
+
+    A subclass opens a split and says where in it reading stands."""
+
+    kind = ""  #: of file, for errors
+
+    def __init__(self, context: SourceReaderContext, timestamp_column: Optional[str]):
         super().__init__(context)
-        self._format = parquet_format
-        self._file: Any = None
+        self._timestamp_column = timestamp_column
         self._batches: Any = None
         self._batch: Any = None
         self._times: Any = None
         self._next = 0
         self._rows_given = 0
 
-    def open_split(self, split: FileSplit) -> None:
-        import pyarrow.parquet as pq
+    @abc.abstractmethod
+    def open_batches(self, split: FileSplit) -> tuple[Iterator[Any], int]:
+        """Batches of the split, and how many of their first rows were given already."""
 
-        system, path = open_file_system(split.uri)
-        with _naming(split.uri, "Parquet", lambda: "its footer"):
-            handle = system.open_input_file(path)
-            size = handle.size()
-            if split.file_bytes not in (-1, size):
-                handle.close()
-                _refuse_changed(split, "Parquet", f"it had {split.file_bytes} bytes, now {size}")
-            self._file = pq.ParquetFile(handle)
-        metadata = self._file.metadata
-        groups = list(range(split.start, split.end))
-        skip = split.skip
-        while groups and skip >= metadata.row_group(groups[0]).num_rows:
-            skip -= metadata.row_group(groups.pop(0)).num_rows
-        wanted, extra = self._format.columns, self._format.timestamp_column
-        columns = None if wanted is None else [*wanted, *([extra] if extra and extra not in wanted else [])]
-        self._batches = self._file.iter_batches(
-            self._format.batch_rows, row_groups=groups, columns=columns, use_threads=False
-        )
+    @abc.abstractmethod
+    def close_file(self) -> None:
+        """The split is over, or given up."""
+
+    def place(self) -> str:
+        """Where in the file reading stands, for errors."""
+        return f"after row {self._rows_given}"
+
+    def selected(self, batch: Any) -> Any:
+        """The columns that go out."""
+        return batch
+
+    def open_split(self, split: FileSplit) -> None:
         self._batch, self._next, self._rows_given = None, 0, split.skip
+        self._batches, skip = self.open_batches(split)
         while skip > 0 and self._load():
             self._next = min(skip, self._batch.num_rows)
             skip -= self._next
 
-    def _place(self) -> str:
-        split = self._current
-        return f"row groups {split.start} to {split.end - 1}, after {self._rows_given} rows of them"
-
     def _load(self) -> bool:
-        with _naming(self._current.uri, "Parquet", self._place):
-            self._batch = next(self._batches, None)
-        self._next = 0
-        if self._batch is None:
+        with naming(self._current.uri, self.kind, self.place):
+            batch = next(self._batches, None)
+        self._batch, self._next = batch, 0
+        if batch is None:
             return False
-        column = self._format.timestamp_column
-        self._times = event_times_ms(self._batch.column(column)) if column else None
-        if self._format.columns is not None:
-            self._batch = self._batch.select(self._format.columns)
+        column = self._timestamp_column
+        self._times = event_times_ms(batch.column(column)) if column else None
+        with naming(self._current.uri, self.kind, self.place):
+            self._batch = self.selected(batch)
         return True
 
     def read(self, output: Any, room: int) -> bool:
@@ -488,18 +516,74 @@ class _ParquetReader(SequentialSplitReader[Any, FileSplit]):
                 return False
         rows = min(room, self._batch.num_rows - self._next)
         times = None if self._times is None else self._times[self._next : self._next + rows]
-        output.collect_columns(self._batch.slice(self._next, rows), times)
+        self.emit(self._batch.slice(self._next, rows), times, output)
         self._next += rows
         self._rows_given += rows
         return True
+
+    def emit(self, batch: Any, times: Any, output: Any) -> None:
+        output.collect_columns(batch, times)
 
     def position(self) -> FileSplit:
         return replace(self._current, skip=self._rows_given)
 
     def close_split(self) -> None:
+        self.close_file()
+        self._batches = self._batch = self._times = None
+
+
+class ParquetReader(ColumnBatchReader):
+    kind = "Parquet"
+
+    def __init__(self, context: SourceReaderContext, parquet_format: ParquetFormat):
+        super().__init__(context, parquet_format.timestamp_column)
+        self._format = parquet_format
+        self._file: Any = None
+        self._names: Optional[list[str]] = None  # of the columns in the file that is open; None: all
+
+    def open_batches(self, split: FileSplit) -> tuple[Iterator[Any], int]:
+        import pyarrow.parquet as pq
+
+        system, path = open_file_system(split.uri)
+        with naming(split.uri, "Parquet", lambda: "its footer"):
+            handle = system.open_input_file(path)
+            size = handle.size()
+            if split.file_bytes not in (-1, size):
+                handle.close()
+                refuse_changed(split, "Parquet", f"it had {split.file_bytes} bytes, now {size}")
+            self._file = pq.ParquetFile(handle)
+        metadata = self._file.metadata
+        groups = list(range(split.start, split.end))
+        skip = split.skip
+        while groups and skip >= metadata.row_group(groups[0]).num_rows:
+            skip -= metadata.row_group(groups.pop(0)).num_rows
+        form = self._format
+        wanted = None if form.columns is None else form.names_in(self._file.schema_arrow.names)
+        extra, self._names = form.timestamp_column, wanted
+        columns = None if wanted is None else [*wanted, *([extra] if extra and extra not in wanted else [])]
+        batches = self._file.iter_batches(
+            self._format.batch_rows, row_groups=groups, columns=columns, use_threads=False
+        )
+        return batches, skip
+
+    def place(self) -> str:
+        split = self._current
+        return f"row groups {split.start} to {split.end - 1}, after {self._rows_given} rows of them"
+
+    def selected(self, batch: Any) -> Any:
+        form = self._format
+        if self._names is None:
+            return batch
+        columns = batch.select(self._names).columns
+        if form.schema is None:
+            return type(batch).from_arrays(columns, names=form.columns)
+        columns = [column.cast(field.type) for column, field in zip(columns, form.schema)]
+        return type(batch).from_arrays(columns, schema=form.schema)
+
+    def close_file(self) -> None:
         if self._file is not None:
             self._file.close()
-            self._file = self._batches = self._batch = self._times = None
+            self._file = None
 
 
 def event_times_ms(column: Any) -> Any:

@@ -11,8 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from flinkish.common.arrow_types import row_type_of_schema
 from flinkish.common.flink_text import flink_text
-from flinkish.common.serialization import Encoder, SimpleStringEncoder
+from flinkish.common.serialization import (
+    BulkWriterFactory,
+    Encoder,
+    RowDataBulkWriterFactory,
+    SimpleStringEncoder,
+)
+from flinkish.common.typeinfo import RowTypeInfo
 from flinkish.connectors.files.file_system import open_file_system
 from flinkish.connectors.row_columns import RowsToColumns, fit_columns, short_repr
 from flinkish.connectors.spi import SinkWriter, each_encoded
@@ -22,7 +29,7 @@ _ROW_GROUP_ROWS = 128 * 1024
 _BUFFER_ROWS = 2 * 1024
 
 
-class PartFormat(abc.ABC):
+class PartFormat(BulkWriterFactory):
     """What a file sink asks of a format.  ``suffix`` ends the names of the files."""
 
     suffix = ""
@@ -139,7 +146,7 @@ class PartSinkWriter(SinkWriter[Any]):
                 self._system.delete_file(path)
 
 
-class ParquetPart(PartFormat):
+class ParquetPart(PartFormat, RowDataBulkWriterFactory):
     """Parquet files, for ``FileSink.for_bulk_format``; ``ParquetSink`` is the short form.
 
     >>> sink = FileSink.for_bulk_format("out", ParquetPart({"name": pa.string(), "n": pa.int64()})).build()
@@ -160,6 +167,9 @@ class ParquetPart(PartFormat):
         self.file_schema = self.schema if file_schema is None else as_schema(file_schema)
         RowsToColumns(self.schema)  # refuses a bad schema in the driver
         self.options = {"compression": compression, **options}
+
+    def get_row_type(self) -> RowTypeInfo:
+        return row_type_of_schema(self.schema)
 
     def open(self, stream: Any) -> PartFile:
         return _ParquetFile(self, stream)

@@ -13,12 +13,12 @@ from typing import Any, Iterator
 import numpy as np
 import pyarrow as pa
 
+from flinkish.common.constants import WINDOW_STATE_NAME
 from flinkish.datastream.field_aggregates import WINDOW_END, WINDOW_START, FieldAggregates
 from flinkish.messages.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from flinkish.operators.key_map import KeyMap
 from flinkish.operators.window import AlignedWindowOperator
 from flinkish.operators.windowing.column_aggregates import ColumnWindow, ColumnWindowTable
-from flinkish.operators.windowing.contents import WINDOW_CONTENTS
 
 RESULT_ROWS_MAX = 8192  # of one batch
 _SLOTS_MIN = 1024  # fewer are not worth to be sorted out
@@ -34,12 +34,12 @@ class ColumnWindowOperator(AlignedWindowOperator):
         self.keys = KeyMap(spec.key_type)
         self._key_type: Any = None  # Arrow's
         self.windows = ColumnWindowTable(lambda: ColumnWindow(self.function, self.keys))
-        self.backend.tables[WINDOW_CONTENTS] = self.windows
+        self.backend.tables[WINDOW_STATE_NAME] = self.windows
 
     def initialize_state(self):
+        super().initialize_state()
         for window in self.windows.values():
             window.take_restored()
-        super().initialize_state()
 
     # ---- records --------------------------------------------------------------------------------
 

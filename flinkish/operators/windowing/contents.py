@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Optional, Sequence
 
+from flinkish.common.constants import WINDOW_STATE_NAME
 from flinkish.datastream.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     ReducingStateDescriptor,
     StateDescriptor,
 )
-
-#: Flink's name of the state.
-WINDOW_CONTENTS = "window-contents"
 
 MISSING = object()
 
@@ -26,7 +24,7 @@ class WindowContents:
 
     def descriptor(self) -> StateDescriptor:
         """How the state is kept."""
-        return ListStateDescriptor(WINDOW_CONTENTS)
+        return ListStateDescriptor(WINDOW_STATE_NAME)
 
     def add(self, entry: tuple, value: Any, timestamp: Optional[int]) -> None:
         raise NotImplementedError
@@ -50,7 +48,7 @@ class Reduced(WindowContents):
     """The reduced value."""
 
     def descriptor(self):
-        return ReducingStateDescriptor(WINDOW_CONTENTS, self.operator.reduce)
+        return ReducingStateDescriptor(WINDOW_STATE_NAME, self.operator.reduce)
 
     def add(self, entry, value, timestamp):
         table = self.table
@@ -65,7 +63,7 @@ class Aggregated(WindowContents):
     """The accumulator."""
 
     def descriptor(self):
-        return AggregatingStateDescriptor(WINDOW_CONTENTS, self.operator.spec.operator.function)
+        return AggregatingStateDescriptor(WINDOW_STATE_NAME, self.operator.spec.operator.function)
 
     def add(self, entry, value, timestamp):
         table, operator = self.table, self.operator

@@ -12,6 +12,7 @@ from flinkish.datastream.triggers import Trigger
 from flinkish.datastream.window_assigners import WindowAssigner
 from flinkish.errors import UserError
 from flinkish.operators.windowing.merging_state import merge_namespaces
+from flinkish.state.current_key import NO_KEY
 from flinkish.state.heap import StateStore
 
 #: Prefixes of state names, so that states of different owners may be called the same.
@@ -24,7 +25,7 @@ class WindowScope:
     __slots__ = ("current_key", "window")
 
     def __init__(self) -> None:
-        self.current_key: Any = None
+        self.current_key: Any = NO_KEY
         self.window: Any = None
 
     def enter(self, key: Any, window: Window, namespace: Any) -> None:

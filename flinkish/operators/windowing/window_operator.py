@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Optional
 
+from flinkish.common.constants import WINDOW_STATE_NAME
 from flinkish.datastream.evictors import TimestampedValue
 from flinkish.datastream.state import MapStateDescriptor
 from flinkish.datastream.triggers import EventTimeTrigger, ProcessingTimeTrigger, Trigger, TriggerResult
@@ -30,7 +31,6 @@ from flinkish.operators.timers import TimerQueue
 from flinkish.operators.windowing.base import WindowOperatorBase
 from flinkish.operators.windowing.contents import (
     MISSING,
-    WINDOW_CONTENTS,
     Aggregated,
     Records,
     Reduced,
@@ -107,7 +107,7 @@ class WindowOperator(WindowOperatorBase):
     # ---- checkpoints ----------------------------------------------------------------------------
 
     def restore_keyed(self, reader, key_groups):
-        saved = reader.states.get(WINDOW_CONTENTS)
+        saved = reader.states.get(WINDOW_STATE_NAME)
         if saved is not None and saved.kind is StateKind.VALUE:
             raise self.other_windows("they were saved as windows that all keys share, and are kept for each key now")
         super().restore_keyed(reader, key_groups)
@@ -115,7 +115,7 @@ class WindowOperator(WindowOperatorBase):
     def initialize_state(self):
         super().initialize_state()
         self.backend.state(self.contents.descriptor(), self.scope)
-        self.contents.table = self.backend.tables[WINDOW_CONTENTS]
+        self.contents.table = self.backend.tables[WINDOW_STATE_NAME]
         if self.merging is not None:
             self.backend.state(MapStateDescriptor(MERGING_WINDOW_SET))
             self.window_sets = self.backend.tables[MERGING_WINDOW_SET]

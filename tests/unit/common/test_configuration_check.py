@@ -6,7 +6,7 @@ import pytest
 
 from flinkish.common import Configuration, options
 from flinkish.common.configuration_check import check_configuration, check_master, look_for_mistakes
-from flinkish.errors import ConfigurationError, InvalidJobError
+from flinkish.errors import ConfigurationError
 
 CHECKOUT = Path(__file__).parents[3]
 
@@ -85,11 +85,6 @@ def test_all_mistakes_are_found_and_the_first_is_raised_in_four_lines():
         assert refused.value.where == "a test"
 
 
-def test_the_mode_batch_is_refused():
-    with pytest.raises(InvalidJobError, match="runtime mode to BATCH"):
-        check_configuration({"execution.runtime-mode": "BATCH"})
-
-
 def test_the_defaults_give_no_warning():
     defaults = {key: option.default_text() for key, option in options.ALL_OPTIONS.items() if option.has_default_value()}
     assert check_configuration(defaults) == []
@@ -130,7 +125,6 @@ def test_exactly_the_options_that_nothing_reads_are_marked_as_not_used():
         "datastream/state_backend.py", "datastream/stream_execution_environment.py",
     }  # fmt: skip
     without_reader = {
-        "EXECUTION_RUNTIME_MODE",  # checked on submission
         "PIPELINE_CLOSURE_CLEANER",  # there is nothing to clean
         "SPARK_MASTER",  # read by its key in spark_plugin.session
     }

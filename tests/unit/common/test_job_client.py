@@ -1,8 +1,10 @@
+import pickle
 import asyncio
 import threading
 
 import pytest
 
+from flinkish.common.accumulators import IntCounter
 from flinkish.common import CompletableFuture, JobClient, JobExecutionResult, JobStatus
 from flinkish.errors import JobCancelledError
 
@@ -46,15 +48,19 @@ class Handle:
     def metrics(self):
         return {"task": {"numRecordsIn": 1}}
 
+    def accumulators(self):
+        return {"task 0": pickle.dumps({"count": IntCounter(1)}), "task 1": pickle.dumps({"count": IntCounter(2)})}
+
 
 def test_a_finished_job_gives_its_result_both_ways():
     handle = Handle()
     client = JobClient(handle)
+    assert client.get_accumulators().result(10_000) == {"count": 3}  # of a job that runs, too
     future = client.get_job_execution_result()
     assert not future.done() and client.status is JobStatus.RUNNING
     handle.finish()
     assert future.result("10 s").get_net_runtime() == client.wait(10_000).get_net_runtime() == 5
-    assert client.get_accumulators().result(10_000) == {"count": 3}
+    assert client.wait(10_000).get_all_accumulator_results() == {"count": 3}
     assert str(client.get_job_id()) == handle.job_id
     assert client.get_job_status().result() is JobStatus.FINISHED
 

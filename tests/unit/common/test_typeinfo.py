@@ -146,11 +146,25 @@ NESTED = Types.ROW_NAMED(["pair", "tags"], [Types.TUPLE([Types.INT(), Types.DOUB
         (Types.PRIMITIVE_ARRAY(Types.INT()), np.array([1, 2]), [1, 2]),
         (Types.PRIMITIVE_ARRAY(Types.BYTE()), bytearray(b"x"), b"x"),
         (Types.MAP(Types.STRING(), Types.DOUBLE()), {"a": 1}, {"a": 1.0}),
+        (Types.FLOAT(), 110.1, 110.0999984741211),
+        (Types.FLOAT(), -1e39, float("-inf")),
+        (Types.TUPLE([Types.STRING(), Types.FLOAT()]), ("a", 0.1), ("a", 0.10000000149011612)),
+        (Types.LIST(Types.FLOAT()), [0.1, None], [0.10000000149011612, None]),
+        (Types.SHORT(), np.int64(-(2**15)), -(2**15)),
+        (Types.INT(), True, 1),
+        (Types.LONG(), 5.0, 5),
+        (Types.BIG_INT(), 2**100, 2**100),
+        (Types.BOOLEAN(), np.bool_(False), False),
+        (Types.BIG_DEC(), 0.1, decimal.Decimal("0.1")),
+        (Types.INSTANT(), dt.datetime(1970, 1, 1, 0, 0, 1), Instant(1, 0)),
+        (Types.SQL_DATE(), dt.datetime(2021, 1, 9, 12), dt.date(2021, 1, 9)),
+        (Types.TUPLE([Types.TUPLE([Types.BYTE()])]), ([1],), ((1,),)),
+        (Types.PICKLED_BYTE_ARRAY(), np.float32(0.5), np.float32(0.5)),
         (NESTED, ([1, 2], [(1, "a")]), Row(pair=(1, 2.0), tags=[Row(id=1, name="a")])),
     ],
 )
 def test_a_result_takes_the_form_of_its_declared_type(type_info, result, form):
-    convert = type_info.converter()
+    convert = type_info.converter() or (lambda value: value)
     converted = convert(result)
     assert converted == form and repr(converted) == repr(form)
     assert convert(converted) == form and convert(None) is None
@@ -165,7 +179,10 @@ def test_a_result_that_has_its_form_is_not_copied_and_a_named_tuple_stays_one():
     row = row_of((1, "a"))
     assert row_of(row) is row
     assert tuple_of(Price("a", 1)) == Price("a", 1.0) and type(tuple_of(Price("a", 1))) is Price
-    assert Types.STRING().converter() is None and Types.MAP(Types.INT(), Types.INT()).converter() is None
+    assert Types.STRING().converter() is None
+    assert Types.MAP(Types.STRING(), Types.STRING()).converter() is None
+    pair = (1, "a")
+    assert Types.TUPLE([Types.INT(), Types.STRING()]).converter()(pair) is pair
     kind = Row.of_kind(RowKind.DELETE, 1, "a")
     assert row_of(kind).get_row_kind() is RowKind.DELETE and kind.get_field_names() is None
 
@@ -184,4 +201,21 @@ def test_a_result_that_has_its_form_is_not_copied_and_a_named_tuple_stays_one():
 )
 def test_a_result_of_another_type_is_refused(type_info, result):
     with pytest.raises(TypeError, match="expected"):
+        type_info.converter()(result)
+
+
+@pytest.mark.parametrize(
+    "type_info, result",
+    [
+        (Types.BYTE(), 128),
+        (Types.SHORT(), -(2**15) - 1),
+        (Types.INT(), 2**31),
+        (Types.LONG(), 2**63),
+        (Types.TUPLE([Types.STRING(), Types.INT()]), ("a", -(2**31) - 1)),
+        (Types.ROW([Types.SHORT()]), Row(2**15)),
+        (Types.MAP(Types.STRING(), Types.LIST(Types.BYTE())), {"a": [1, 300]}),
+    ],
+)
+def test_a_number_that_the_declared_bits_cannot_hold_fails_and_never_wraps(type_info, result):
+    with pytest.raises(ValueError, match="does not fit into"):
         type_info.converter()(result)

@@ -100,6 +100,20 @@ def test_abort_removes_files_of_killed_slots_and_keeps_committed_ones(tmp_path):
     assert len(list(tmp_path.glob("*.parquet"))) == 1
 
 
+def test_one_sink_object_may_be_two_sinks_of_a_job(tmp_path):
+    sink = DeltaSink(tmp_path, SCHEMA)
+    runs = [SinkRun(sink), SinkRun(sink)]
+    runs[1].contexts[0].operator_id = lambda: "f" * 32
+    runs[1].writers = [sink.create_writer(runs[1].contexts[0])]
+    for number, run in enumerate(runs):
+        run.write([(number, 0)])
+    committables = [run.writers[0].prepare_commit() for run in runs]
+    sink.for_operator("job0" * 8, "e" * 32).create_committer().remove_leftovers([])  # of neither
+    for files in committables:
+        sink.create_committer().commit(files)
+    assert sorted(rows_of(tmp_path)) == [0, 1]
+
+
 @pytest.mark.parametrize("record", [{"n": 1}, {"n": 1, "at": 0, "more": 2}])
 def test_a_record_with_other_fields_than_the_table_is_refused(tmp_path, record):
     run = SinkRun(DeltaSink(tmp_path, SCHEMA))

@@ -4,6 +4,7 @@ import datetime
 import decimal
 import gc
 import sys
+from dataclasses import replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -13,12 +14,15 @@ import pytest
 from flinkish.common.serialization import Encoder
 from flinkish.common.typeinfo import Types
 from flinkish.common.types import Row
-from flinkish.connectors.files.file_sink import FileSink, ParquetSink
+from flinkish.connectors.files.file_sink import FileSink, ParquetSink, PendingFile
 from flinkish.connectors.files.file_sink_options import BucketAssigner, OutputFileConfig, RollingPolicy
 from flinkish.connectors.files.part_writer import ParquetPart, TextPart
 from flinkish.connectors.row_columns import RowsToColumns, fit_columns
 from flinkish.connectors.spi import CommitId
+from flinkish.datastream import StreamExecutionEnvironment
 from flinkish.errors import CorruptSnapshotError, ExternalError, InvalidJobError, UserError
+from flinkish.graph.job_graph_generator import create_job_graph
+from flinkish.shell.job_runtime import JobRuntime
 from flinkish.testing.spi_fakes import SinkRun
 from flinkish.testing.spi_suites import SinkSuite
 
@@ -93,8 +97,8 @@ def test_overwrite_replaces_data_files_and_nothing_else(tmp_path):
     write(tmp_path, [("old", 1, 1.0)], job_id="a" * 32)
     (tmp_path / "notes.md").write_text("mine")
     write(tmp_path, [("new", 2, 2.0)], job_id="b" * 32, overwrite=True)
-    assert names(tmp_path) == ["notes.md", "part-bbbbbbbb-00000-00000.parquet"]
-    assert pq.read_table(tmp_path / "part-bbbbbbbb-00000-00000.parquet").to_pylist() == [
+    assert names(tmp_path) == ["notes.md", "part-bbbbbbbb-01234567-00000-00000.parquet"]
+    assert pq.read_table(tmp_path / "part-bbbbbbbb-01234567-00000-00000.parquet").to_pylist() == [
         {"name": "new", "n": 2, "x": 2.0}
     ]
 
@@ -104,7 +108,7 @@ def test_overwrite_by_a_job_that_fails_keeps_the_old_files(tmp_path):
     run = SinkRun(ParquetSink(tmp_path, SCHEMA, overwrite=True), job_id="b" * 32)
     run.write([("new", 2, 2.0)])
     run.fail()
-    assert names(tmp_path) == ["part-aaaaaaaa-00000-00000.parquet"]
+    assert names(tmp_path) == ["part-aaaaaaaa-01234567-00000-00000.parquet"]
 
 
 def test_abort_also_removes_files_of_a_slot_that_was_killed(tmp_path):
@@ -248,7 +252,7 @@ def test_a_folder_may_have_any_name(tmp_path, name):
     for path in (tmp_path / name, (tmp_path / "by-uri" / name).as_uri()):
         write(path, [("a", 1, 1.0)])
     for folder in (tmp_path / name, tmp_path / "by-uri" / name):
-        assert names(folder) == ["part-job0job0-00000-00000.parquet"]
+        assert names(folder) == ["part-job0job0-01234567-00000-00000.parquet"]
 
 
 # ---- rows to columns ----------------------------------------------------------------------------
@@ -436,7 +440,7 @@ def written(folder, builder, records, record_type=None):
 def test_an_encoder_writes_its_own_bytes_and_the_names_are_as_configured(tmp_path):
     config = OutputFileConfig.builder().with_part_prefix("rows").with_part_suffix(".txt").build()
     builder = FileSink.for_row_format(tmp_path, Bracketed()).with_output_file_config(config)
-    assert written(tmp_path, builder, [1, 2]) == {"rows-job0job0-00000-00000.txt": "<1><2>"}
+    assert written(tmp_path, builder, [1, 2]) == {"rows-job0job0-01234567-00000-00000.txt": "<1><2>"}
 
 
 def test_the_simple_encoder_writes_flinks_text_of_a_declared_type_and_str_without_one(tmp_path):
@@ -462,7 +466,7 @@ def test_overwrite_removes_files_with_the_configured_prefix(tmp_path):
     (tmp_path / "notes.md").write_text("mine")
     builder = FileSink.for_row_format(tmp_path).with_output_file_config(OutputFileConfig("rows"))
     assert [*written(tmp_path, builder.overwrite(), ["new"])] == [
-        "notes.md", "rows-job0job0-00000-00000",
+        "notes.md", "rows-job0job0-01234567-00000-00000",
     ]  # fmt: skip
 
 
@@ -492,8 +496,11 @@ def prepared(run, *numbers):
     return run.writers[0].prepare_commit()
 
 
+COMMIT = CommitId("job0" * 8, "run", 1, "op")
+
+
 def commit(sink, committables, checkpoint_id=1):
-    sink.create_committer().commit_checkpoint(committables, CommitId("job0" * 8, "run", checkpoint_id, "op"))
+    sink.create_committer().commit_checkpoint(committables, replace(COMMIT, checkpoint_id=checkpoint_id))
 
 
 def numbers_in(folder):
@@ -531,6 +538,89 @@ def test_a_file_that_is_lost_is_no_silent_success(tmp_path):
     (tmp_path / committables[0].hidden_name).unlink()
     with pytest.raises(CorruptSnapshotError, match="could not publish 1 records"):
         commit(sink, committables)
+
+
+def restored(file):
+    """As the driver of another run finds it."""
+    return replace(file, hidden_name=file.hidden_name.replace(file.hidden_name.split(".")[2], "0" * 12))
+
+
+def test_what_was_published_before_a_restore_may_have_been_taken_away(tmp_path, caplog):
+    sink = ParquetSink(tmp_path, SCHEMA)
+    (file,) = map(restored, prepared(SinkRun(sink), 1))
+    commit(sink, [file])
+    assert len(caplog.records) == 1 and f"name={file.name}" in caplog.text and "records=1" in caplog.text
+
+
+def test_a_commit_that_is_repeated_by_its_driver_misses_no_file_that_was_taken_away(tmp_path):
+    sink = ParquetSink(tmp_path, SCHEMA)
+    run = SinkRun(sink)
+    first, second = prepared(run, 1) + prepared(run, 2)
+    committer = sink.create_committer()
+    (tmp_path / second.hidden_name).rename(tmp_path / "away")
+    with pytest.raises(CorruptSnapshotError, match="could not publish 1 records"):
+        committer.commit_checkpoint([first, second], COMMIT)
+    (tmp_path / first.name).unlink()
+    (tmp_path / "away").rename(tmp_path / second.hidden_name)
+    committer.commit_checkpoint([first, second], COMMIT)
+    assert names(tmp_path) == [second.name]
+
+
+def test_a_sink_with_another_folder_publishes_what_was_left_in_the_old_one(tmp_path):
+    run = SinkRun(ParquetSink(tmp_path / "old", SCHEMA))
+    (file,), (aborted,) = prepared(run, 1), prepared(run, 2)
+    sink = ParquetSink(tmp_path / "new", SCHEMA)
+    sink.validate_restored()
+    sink.create_committer().abort([aborted])
+    commit(sink, [file])
+    assert names(tmp_path / "old") == [file.name] and names(tmp_path / "new") == []
+
+
+def test_pending_files_of_earlier_versions_lie_in_the_sinks_folder(tmp_path):
+    sink = ParquetSink(tmp_path, SCHEMA)
+    (file,) = prepared(SinkRun(sink), 1)
+    state = {key: value for key, value in vars(file).items() if key != "folder"}
+    old = object.__new__(PendingFile)
+    old.__dict__.update(state)
+    commit(sink, [old])
+    assert names(tmp_path) == [file.name]
+
+
+def test_two_sinks_of_a_job_may_have_one_folder(tmp_path):
+    sink = ParquetSink(tmp_path, SCHEMA)
+    runs = [SinkRun(sink), SinkRun(sink)]
+    runs[1].contexts[0].operator_id = lambda: "f" * 32
+    runs[1].writers = [sink.create_writer(runs[1].contexts[0])]
+    for number, run in enumerate(runs):
+        commit(sink, prepared(run, number))
+    assert numbers_in(tmp_path) == [0, 1]
+
+
+def test_a_file_of_another_origin_is_never_replaced(tmp_path):
+    sink = ParquetSink(tmp_path, SCHEMA)
+    (file,) = prepared(SinkRun(sink), 1)
+    content = (tmp_path / file.hidden_name).read_bytes()
+    for other in (b"other", b"x" * len(content)):
+        (tmp_path / file.name).write_bytes(other)
+        with pytest.raises(ExternalError, match="could not publish 1 records"):
+            commit(sink, [file])
+        assert (tmp_path / file.name).read_bytes() == other
+    (tmp_path / file.name).write_bytes(content)  # a store that copies was interrupted before it deleted
+    commit(sink, [file])
+    assert names(tmp_path) == [file.name]
+
+
+def test_sinks_that_would_remove_each_others_files_are_refused_before_the_job_starts(tmp_path):
+    env = StreamExecutionEnvironment.get_execution_environment()
+    for prefix, overwrite in (("a", True), ("b", False)):
+        names_ = OutputFileConfig(prefix, "")
+        builder = FileSink.for_row_format(f"{tmp_path}/" if overwrite else f"file://{tmp_path}")
+        sink = builder.with_output_file_config(names_).overwrite(overwrite).build()
+        env.from_collection(["r"]).sink_to(sink).name(f"sink {prefix}")
+    graph = create_job_graph(env.get_stream_graph())
+    with pytest.raises(InvalidJobError) as caught:
+        JobRuntime(graph)
+    assert "2 sinks" in caught.value.why and '"sink a", "sink b"' in caught.value.where.replace("Sink: ", "")
 
 
 def test_a_restored_job_goes_on_in_its_folder_and_overwrites_nothing(tmp_path):

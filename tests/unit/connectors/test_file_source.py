@@ -3,15 +3,18 @@ import datetime
 import errno
 import gzip
 import os
+import random
 import time
 
+import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flinkish.connectors.files import formats
+from flinkish.common.typeinfo import Types
+from flinkish.connectors.files import AvroFormat, CsvFormat, formats
 from flinkish.connectors.files.file_source import (
     FileEnumeratorProvider,
     FileSource,
@@ -85,6 +88,74 @@ def test_each_line_is_read_by_the_split_in_which_it_starts(
     path = tmp_path_factory.mktemp("lines") / "file.txt"
     path.write_bytes(text.encode())
     assert read(FileSource(path, split_bytes=split_bytes), room=room) == expected
+
+
+class Given:
+    """The output of a reader."""
+
+    def __init__(self):
+        self.records = []
+
+    def collect_batch(self, batch):
+        self.records += batch
+
+    def collect_columns(self, batch, times):
+        self.records += batch.to_pylist()
+
+
+def opened(file_format, split):
+    reader = file_format.create_reader(None)
+    reader._current = split
+    reader.open_split(split)
+    return reader
+
+
+def rest_of(file_format, split):
+    reader, given = opened(file_format, split), Given()
+    while reader.read(given, 1_000):
+        pass
+    reader.close_split()
+    return given.records
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_reader_goes_on_from_any_place_of_a_file(tmp_path, monkeypatch, seed):
+    """Also when it goes on from where it has gone on before, and blocks begin elsewhere than at the first time."""
+    rng = random.Random(seed)
+    path = tmp_path / ("f.txt.gz" if seed % 2 else "f.txt")
+    lines = rng.choices(["", "a", "é\r", "b" * 9, "c" * 40], k=rng.randint(0, 14))
+    content = ("\n".join(lines) + rng.choice(["", "\n", "\r\n"])).encode()
+    path.write_bytes(gzip.compress(content) if seed % 2 else content)
+    text = TextLineFormat(split_bytes=rng.randint(20, 80))
+    monkeypatch.setattr(formats, "_BLOCK_BYTES", rng.randint(5, 30))
+    for split in text.find_splits(find_files([str(path)]), 1):
+        expected, given = rest_of(text, split), Given()
+        reader = opened(text, split)
+        while reader.read(given, rng.randint(1, 3)):
+            position = reader.position()
+            assert given.records + rest_of(text, position) == expected
+            if rng.random() < 0.5:
+                reader.close_split()
+                reader = opened(text, position)
+        reader.close_split()
+        assert given.records == expected
+
+
+def test_positions_of_earlier_versions_skip_more_lines_than_a_block_has(tmp_path):
+    """They said how many lines of a block were given whose size depended on where reading had begun."""
+    lines = [f"{i}" for i in range(60_000)]
+    (tmp_path / "f").write_text("\n".join(lines))
+    split = formats.FileSplit(str(tmp_path / "f"), 0, -1, 4, 50_000)  # "0\n1\n" came before
+    assert rest_of(TextLineFormat(), split) == lines[50_002:]
+
+
+def test_a_compressed_file_that_is_shorter_than_what_was_read_is_refused(tmp_path):
+    path = tmp_path / "f.gz"
+    path.write_bytes(gzip.compress(b"a\nb\n"))
+    for position, skip, why in ((9, 0, "read to byte 9, now it has 4"), (2, 3, "2 of the lines")):
+        with pytest.raises(UserError) as caught:
+            opened(TextLineFormat(), formats.FileSplit(str(path), 0, -1, position, skip))
+        assert why in caught.value.why
 
 
 def test_lines_longer_than_a_block_are_whole(tmp_path):
@@ -402,6 +473,32 @@ def test_parquet_gives_columns_and_only_those_asked_for(tmp_path):
     run = SourceRun(source).run_until_end()
     assert run.outputs[0].column_batches[0].schema.names == ["c", "a"]
     assert run.values == [{"c": None, "a": 1}, {"c": 1.5, "a": 2}]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "avro"])
+def test_readers_of_records_go_on_from_any_place_of_a_file(tmp_path, kind):
+    path, rows = tmp_path / "f", [{"n": n} for n in range(120)]
+    if kind == "parquet":
+        pq.write_table(pa.table({"n": range(120)}), path, row_group_size=50)
+        file_format = ParquetFormat(batch_rows=32)
+    elif kind == "csv":
+        path.write_text("n\n" + "".join(f"{row['n']}\n" for row in rows))
+        file_format = CsvFormat({"n": Types.LONG()}, header=True, block_bytes=100)
+    else:
+        schema = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}
+        with path.open("wb") as stream:
+            fastavro.writer(stream, schema, rows, sync_interval=40)
+        file_format = AvroFormat()
+    for split in file_format.find_splits(find_files([str(path)]), 1):
+        expected, given = rest_of(file_format, split), Given()
+        reader = opened(file_format, split)
+        while reader.read(given, 13):
+            position = reader.position()
+            assert given.records + rest_of(file_format, position) == expected
+            reader.close_split()
+            reader = opened(file_format, position)
+        reader.close_split()
+        assert given.records == expected
 
 
 def test_a_column_gives_the_event_times(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 from flinkish import Configuration, JobClient, JobExecutionResult, JobStatus, Time, Types, WatermarkStrategy
 from flinkish import StreamExecutionEnvironment as Environment
-from flinkish.common import RestartStrategies
+from flinkish.common import JobListener, RestartStrategies
 from flinkish.connectors.spi import Boundedness, Source
 from flinkish.datastream import (
     CheckpointingMode,
@@ -14,7 +14,8 @@ from flinkish.datastream import (
     FileSystemCheckpointStorage,
     RuntimeExecutionMode,
 )
-from flinkish.errors import ConfigurationError, InvalidJobError, JobCancelledError
+from flinkish.datastream.data_stream import CachedDataStream
+from flinkish.errors import ConfigurationError, InvalidJobError, JobCancelledError, UserError
 
 
 class Handle:
@@ -161,7 +162,7 @@ def test_mistyped_and_impossible_settings_are_found_before_the_job_is_submitted(
     for key, value in (
         ("flinkish.fusd-chains", "false"),
         ("taskmanager.numberOfTaskSlots", "0"),
-        ("execution.runtime-mode", "BATCH"),
+        ("execution.runtime-mode", "SWIFT"),
     ):
         env.configuration.set_string(key, value)
         with pytest.raises(InvalidJobError):
@@ -183,7 +184,7 @@ def test_mistyped_and_impossible_settings_are_found_before_the_job_is_submitted(
         lambda env: env.set_python_executable("python3"),
         lambda env: env.add_python_archive("a.zip"),
         lambda env: env.register_cached_file("f", "n"),
-        lambda env: env.set_runtime_mode(RuntimeExecutionMode.BATCH),
+        lambda env: env.set_runtime_mode("BATCH"),
         lambda env: env.from_source([1], WatermarkStrategy.no_watermarks(), "s"),
         lambda env: env.from_source(Typed(), None, "s"),
         lambda env: env.from_collection([1], int),
@@ -252,3 +253,85 @@ def test_execute_and_collect_with_a_limit_takes_no_more_than_that_and_ends_the_j
     assert cluster.handle.cancelled.is_set()
     with pytest.raises(InvalidJobError):
         stream.execute_and_collect(limit=-1)
+
+
+class Listener(JobListener):
+    def __init__(self):
+        self.heard = []
+
+    def on_job_submitted(self, job_client, error):
+        self.heard.append(("submitted", job_client and job_client.job_id, error))
+
+    def on_job_executed(self, job_execution_result, error):
+        self.heard.append(("executed", job_execution_result and job_execution_result.get_net_runtime(), error))
+
+
+def test_job_listeners_hear_of_submission_end_and_failure(env, cluster):
+    listener = Listener()
+    env.register_job_listener(listener)
+    assert env.get_job_listeners() == [listener]
+    env.from_collection([1]).print()
+    env.execute()
+    assert listener.heard == [("submitted", Handle.job_id, None), ("executed", 1, None)]
+
+    env.from_collection([1]).print()
+    client = env.execute_async()  # nobody waits for its end, so nobody is told
+    assert listener.heard[2:] == [("submitted", Handle.job_id, None)]
+    client.cancel().result(10_000)
+
+    env.from_collection([1]).print()
+    with pytest.raises(JobCancelledError) as cancelled:
+        env.execute()
+    assert listener.heard[3:] == [("submitted", Handle.job_id, None), ("executed", None, cancelled.value)]
+
+    with pytest.raises(InvalidJobError, match="nothing to run") as refused:
+        env.execute()
+    assert listener.heard[5:] == [("submitted", None, refused.value)]
+
+    env.clear_job_listeners()
+    env.from_collection([1]).print()
+    env.execute_async()
+    assert len(listener.heard) == 6
+    with pytest.raises(InvalidJobError, match="job_listener"):
+        env.register_job_listener(print)
+
+
+def test_records_that_are_collected_come_with_the_job_that_the_program_starts(env, cluster):
+    records = env.from_collection([1]).collect_async()
+    with pytest.raises(UserError, match="has not been started"):
+        next(records)
+    client = env.execute_async()
+    assert records.job_client is client
+    (graph, _) = cluster.jobs[0]
+    assert "Data stream collect sink" in [node.name.removeprefix("Sink: ") for node in graph.nodes.values()]
+    records.close()
+    assert cluster.handle.cancelled.is_set()
+
+
+def test_a_stream_without_an_end_is_not_cached(env, cluster):
+    cached = env.socket_text_stream("localhost", 1).map(len).name("lengths").cache()
+    cached.print()
+    with pytest.warns(UserWarning, match="source without an end"):
+        env.execute_async()
+    (graph, _) = cluster.jobs[0]
+    assert not any(node.name == "Cache" for node in graph.nodes.values()) and not cached.is_cached
+    assert isinstance(cached, CachedDataStream) and cached.get_name() == "lengths"
+    assert cached.set_parallelism(3).uid("u").transformation.inputs[0].parallelism == 3
+
+
+def test_settings_of_javas_serializers_are_kept_and_said_to_have_no_effect(env):
+    config = env.get_config()
+    for enable, disable, get in [
+        ("enable_force_kryo", "disable_force_kryo", "is_force_kryo_enabled"),
+        ("enable_force_avro", "disable_force_avro", "is_force_avro_enabled"),
+        ("disable_generic_types", "enable_generic_types", "has_generic_types_disabled"),
+    ]:
+        assert getattr(config, get)() is False
+        with pytest.warns(UserWarning, match=f"{enable}.* has no effect"):
+            getattr(config, enable)()
+        assert getattr(config, get)() is True and getattr(config, disable)() is config
+        assert getattr(config, get)() is False
+    assert config.get_default_kryo_serializer_classes() == {}
+    assert config.get_registered_kryo_types() == config.get_registered_pojo_types() == []
+    with pytest.raises(InvalidJobError, match="class of Java"):
+        EmbeddedRocksDBStateBackend().set_options("com.example.Options")

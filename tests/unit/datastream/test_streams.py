@@ -454,12 +454,12 @@ def test_windows_of_a_whole_stream_run_in_one_subtask(pairs):
         assert result.transformation.parallelism == result.transformation.max_parallelism == 1
 
 
-def test_what_comes_later_is_refused_with_what_to_use(pairs):
+def test_broadcast_state_needs_a_function_of_its_own(pairs):
     broadcast = pairs.broadcast(MapStateDescriptor("rules"))
-    with pytest.raises(InvalidJobError, match="CoProcessFunction"):
+    with pytest.raises(InvalidJobError, match="an object of a BroadcastProcessFunction"):
         pairs.connect(broadcast).process(object())
-    with pytest.raises(InvalidJobError, match="sink_to"):
-        pairs.cache()
+    with pytest.raises(InvalidJobError, match="an object of a KeyedBroadcastProcessFunction"):
+        pairs.key_by(0).connect(broadcast).process(object())
 
 
 def test_project_and_map_leave_a_map_operator(pairs):

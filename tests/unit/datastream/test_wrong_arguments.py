@@ -85,9 +85,10 @@ def test_a_wrong_argument_is_refused_or_taken_but_never_breaks_something_inside(
         things = objects()
         method = getattr(things[kind], name)
         parameters = inspect.signature(method).parameters.values()
-        needed = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+        needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        named = {p.name: wrong for p in parameters if p.kind is p.VAR_KEYWORD}
         try:
-            method(*[wrong] * max(1, len(needed)))
+            method(*[] if named else [wrong] * max(1, len(needed)), **named)
         except FlinkishError as error:
             assert isinstance(error, InvalidJobError) and error.what
         except Exception as error:

@@ -595,6 +595,23 @@ def request(core, kind=SAVEPOINT, now_ms=10, directory=None):
     return step(core, e.SnapshotRequested(1, kind, directory), now_ms)
 
 
+@pytest.mark.parametrize(
+    "event, why, do",
+    [
+        (e.TasksStopped(frozenset(ALL), job_cancelled=True), "the job was cancelled", "that it has completed before"),
+        (e.JobEnding("CANCELED"), "the job was cancelled", "that it has completed before"),
+        (e.TasksStopped(frozenset(ALL)), "tasks failed", "ask again when the job runs"),
+        (e.SnapshotRequested(2, SUSPEND), "the job is being stopped", "use the savepoint that the job is stopped with"),
+    ],
+)
+def test_who_asked_for_a_savepoint_hears_what_has_overtaken_it(event, why, do):
+    core = coordinator(unaligned=False)
+    request(core)
+    results = [result for result in of(e.SnapshotResult, step(core, event, 20)) if result.request_id == 1]
+    (error,) = [result.error for result in results]
+    assert error.why == why and do in error.do
+
+
 def test_a_savepoint_begins_at_once_and_its_requester_gets_the_folder():
     core = coordinator(unaligned=False)
     begin(core)
@@ -609,6 +626,14 @@ def test_a_savepoint_begins_at_once_and_its_requester_gets_the_folder():
     assert of(e.StoreMetadata, acknowledge(core, 2))
     assert step(core, e.MetadataStored(2)) == [e.SnapshotResult(1, location)]
     assert core.completed.latest.checkpoint_id == 1
+
+
+@pytest.mark.parametrize("kind", [SAVEPOINT, SnapshotKind.CHECKPOINT, SnapshotKind.SAVEPOINT_SUSPEND])
+def test_a_batch_job_has_none(kind):
+    core = coordinator(interval_ms=None, batch=True)
+    [result] = step(core, e.SnapshotRequested(1, kind))
+    assert "it is a batch job" in result.error.why and "STREAMING" in result.error.do
+    assert core.stopping is None and not core.requests
 
 
 def test_with_unaligned_checkpoints_a_savepoint_waits_its_turn_and_is_aligned():

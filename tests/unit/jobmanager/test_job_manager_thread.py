@@ -10,6 +10,7 @@ import cloudpickle
 import pytest
 
 from flinkish.common.job_status import JobStatus
+from flinkish.common.watermark_strategy import WatermarkStrategy
 from flinkish.connectors.spi import Boundedness, Committer, Sink, SinkCoordinator, Source, SplitEnumerator
 from flinkish.datastream.transformations import SinkOperator, SourceOperator
 from flinkish.errors import (
@@ -269,7 +270,7 @@ def test_an_enumerator_runs_on_a_thread_of_its_own_and_its_splits_reach_the_read
 
     source = OneSplitSource()
     manager = start(slots=1, behave=behave)
-    manager.submit(graph("j", operator=SourceOperator(source, None))).wait(10)
+    manager.submit(graph("j", operator=SourceOperator(source, WatermarkStrategy.no_watermarks()))).wait(10)
     assert source.threads == ["flinkish enumerator op"]
 
 
@@ -278,7 +279,7 @@ def test_a_failing_enumerator_fails_the_job_with_the_users_traceback(start):
         def create_enumerator(self, context):
             raise FileNotFoundError("no such folder")
 
-    job = start(slots=1, behave=stay).submit(graph("j", operator=SourceOperator(Broken(), None)))
+    job = start(slots=1, behave=stay).submit(graph("j", operator=SourceOperator(Broken(), WatermarkStrategy.no_watermarks())))
     with pytest.raises(UserFunctionError, match="no such folder"):
         job.wait(10)
 
@@ -403,7 +404,7 @@ def test_what_a_job_carried_is_not_kept_with_its_result(start):
 
     source = Carried()
     gone = weakref.ref(source)
-    job = start(slots=1).submit(graph("j", operator=SourceOperator(source, None)))
+    job = start(slots=1).submit(graph("j", operator=SourceOperator(source, WatermarkStrategy.no_watermarks())))
     job.wait(10)
     del source
     assert wait_for(lambda: (gc.collect(), gone() is None)[1])

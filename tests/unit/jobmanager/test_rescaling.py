@@ -6,6 +6,7 @@ from flinkish.common.job_status import JobStatus
 from flinkish.datastream.partitioners import RebalancePartitioner
 from flinkish.errors import CheckpointFailedError, NotEnoughSlotsError, UserFunctionError
 from flinkish.graph.job_graph import ChainedOperator, JobEdge, JobGraph, JobVertex, OperatorChainSpec
+from flinkish.jobmanager.checkpoint_coordinator import CheckpointConfiguration
 from flinkish.jobmanager.events import (
     CancelRequested,
     CheckpointEffect,
@@ -30,7 +31,7 @@ from flinkish.jobmanager.events import (
     StoreMetadata,
     Warn,
 )
-from flinkish.jobmanager.job_description import JobDescription
+from flinkish.jobmanager.job_description import CheckpointSettings, JobDescription
 from flinkish.jobmanager.job_master import JobMaster
 from flinkish.jobmanager.restart_strategy import FixedDelayRestart
 from flinkish.messages.checkpoints import AcknowledgeCheckpoint, SubtaskState, TriggerCheckpoint
@@ -221,6 +222,14 @@ def test_one_rescaling_at_a_time_and_only_of_a_job_that_runs():
     starting.start(0)
     [refused] = step(starting, RescaleRequested("j", 9, 2))
     assert refused.error.why == "it waits for 1 of 1 slots" and refused.error.do == "ask again when these run"
+
+
+def test_a_batch_job_has_no_checkpoint_to_be_rescaled_from():
+    settings = CheckpointSettings(CheckpointConfiguration("d", batch=True))
+    job = JobMaster(JobDescription(graph(vertex("v")), checkpoints=settings), random.Random(1))
+    job.start(0)
+    [refused] = step(job, RescaleRequested("j", 7, 2))
+    assert "it is a batch job" in refused.error.why and "start it anew" in refused.error.do
 
 
 def refusal(job):

@@ -7,7 +7,7 @@ import pytest
 from flinkish.datastream import StreamExecutionEnvironment
 from flinkish.errors import StateMigrationError
 from flinkish.graph.job_graph_generator import create_job_graph
-from flinkish.jobmanager.restore_decision import deal_out_checkpoint, decide_restore
+from flinkish.jobmanager.restore_decision import adopt_max_parallelism, deal_out_checkpoint, decide_restore
 from flinkish.messages.checkpoints import (
     CheckpointCommit,
     CompletedCheckpoint,
@@ -118,6 +118,27 @@ def test_another_max_parallelism_is_refused_with_both_numbers():
     assert isinstance(refusal, StateMigrationError)
     assert "max parallelism 128" in refusal.why and "has 64" in refusal.why
     assert any("REFUSED" in line for line in decision.report())
+
+
+def test_a_program_without_a_max_parallelism_takes_the_saved_one_over():
+    checkpoint = checkpoint_of(program("A", 2))
+    graph = program("A", 100)  # 256 are derived
+    adopt_max_parallelism(graph, checkpoint)
+    assert not decide_restore(graph, checkpoint).refusals
+    assert {vertex.max_parallelism for vertex in graph.vertices} == {128}
+    outputs = [output for vertex in graph.vertices for output in vertex.chain.outputs]
+    assert outputs and {output.target_max_parallelism for output in outputs} == {128}
+
+
+def test_what_the_program_sets_and_what_would_not_fit_is_not_taken_over_and_is_refused():
+    checkpoint = checkpoint_of(program("A", 2))
+    for graph, do in (
+        (program("A", 100, max_parallelism=256), "call set_max_parallelism(128)"),
+        (program("A", 129), "run the operator with a parallelism of at most 128"),
+    ):
+        adopt_max_parallelism(graph, checkpoint)
+        (refusal,) = decide_restore(graph, checkpoint).refusals
+        assert refusal.do == do and "saved with max parallelism 128" in refusal.why
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3])

@@ -66,3 +66,21 @@ def test_what_a_gauge_returns_is_a_number_or_short_text_so_that_a_report_always_
     assert len(figures.pop("long")) == 200
     assert figures == {"numpy": 7, "share": 0.5, "none": None}
     assert type(figures["numpy"]) is int
+
+
+def test_a_histogram_tells_how_the_newest_values_are_spread():
+    group = OperatorMetricGroup()
+    histogram = group.histogram("size", window_size=100)
+    assert group.snapshot()["size"] == {"count": 0, "min": 0, "max": 0}
+    for value in [1_000_000, *range(1, 101)]:
+        histogram.update(value)
+    found = histogram.get_statistics()
+    assert histogram.get_count() == 101 and found.size() == 100 and found.get_values() == list(range(1, 101))
+    assert (found.get_min(), found.get_max(), found.get_mean()) == (1, 100, 50.5)
+    assert found.get_std_dev() == pytest.approx(29.011, abs=1e-3)
+    # by (n + 1) * share, as Apache Commons Math: 50.5 lies between the 50th and the 51st
+    quantiles = [found.get_quantile(share) for share in (0, 0.5, 0.95, 0.99, 1)]
+    assert quantiles == pytest.approx([1, 50.5, 95.95, 99.99, 100])
+    assert group.snapshot()["size"]["median"] == 50.5 and group.histogram("size") is histogram
+    with pytest.raises(ValueError, match="SimpleHistogram already"):
+        group.counter("size")

@@ -6,6 +6,8 @@ import itertools
 
 from flinkish.datastream.partitioners import ForwardPartitioner
 from flinkish.graph.job_graph import ChainedOperator, ChainEdge, OperatorChainSpec, OutputEdge
+from flinkish.messages.checkpoints import OperatorSubtaskState
+from flinkish.messages.deployment import TaskRestore
 from flinkish.messages.elements import RowBatch, Watermark, WatermarkStatus
 from flinkish.operators.chain import OperatorChain
 from flinkish.operators.output import RecordWriter, TaskEnvironment
@@ -164,3 +166,11 @@ class Chain:
 
     def close(self):
         self.chain.close()
+
+
+def snapshot(chain, checkpoint_id=1):
+    """What each operator has saved, as it comes back at a restore; and the parts themselves."""
+    chain.run(chain.chain.prepare_snapshot_pre_barrier(checkpoint_id))
+    parts = chain.chain.snapshot_state(checkpoint_id, 0)
+    states = {part.operator_id: (OperatorSubtaskState((), part.operator),) for part in parts if part.operator}
+    return TaskRestore(checkpoint_id, states), {part.operator_id: part for part in parts}

@@ -9,20 +9,11 @@ from flinkish.connectors.spi import Sink, SinkWriter
 from flinkish.datastream.functions import CheckpointListener, MapFunction
 from flinkish.datastream.transformations import MapOperator, SinkOperator
 from flinkish.errors import UserFunctionError
-from flinkish.messages.checkpoints import OperatorSubtaskState
 from flinkish.messages.control import SinkCommittables
 from flinkish.messages.deployment import TaskRestore
 from flinkish.messages.elements import MIN_WATERMARK_MS, Watermark, WatermarkStatus
-from tests.unit.operators.chains import Chain
-from tests.unit.operators.test_source import SourceChain, Split, bounded, split
-
-
-def snapshot(chain, checkpoint_id=1):
-    """What each operator has saved, as it comes back at a restore; and the parts themselves."""
-    chain.run(chain.chain.prepare_snapshot_pre_barrier(checkpoint_id))
-    parts = chain.chain.snapshot_state(checkpoint_id, 0)
-    states = {part.operator_id: (OperatorSubtaskState((), part.operator),) for part in parts if part.operator}
-    return TaskRestore(checkpoint_id, states), {part.operator_id: part for part in parts}
+from tests.unit.operators.chains import Chain, snapshot
+from tests.unit.operators.source_chains import SourceChain, Split, bounded, split
 
 
 @pytest.fixture(params=[True, False], ids=["fused", "interpreted"])

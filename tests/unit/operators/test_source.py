@@ -5,131 +5,25 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flinkish.operators.watermarks import checked_timestamp
-
 from flinkish.common.watermark_strategy import WatermarkGenerator, WatermarkStrategy
-from flinkish.connectors.spi import Boundedness, InputStatus, Source, SourceReader, SourceSplit
+from flinkish.connectors.spi import InputStatus
 from flinkish.datastream.partitioners import KeyGroupPartitioner
-from flinkish.datastream.transformations import ColumnsToRowsOperator, MapOperator, SourceOperator
+from flinkish.datastream.transformations import ColumnsToRowsOperator, MapOperator
 from flinkish.errors import UserError, UserFunctionError
 from flinkish.messages.control import (
-    SourceAddSplits,
     SourceCustomEvent,
     SourceNoMoreSplits,
     SourceRegister,
     SourceRequestSplit,
 )
-from flinkish.messages.elements import MAX_WATERMARK_MS, ColumnBatch, RowBatch, Watermark, WatermarkStatus
-from tests.unit.operators.chains import Chain
+from flinkish.messages.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
+from flinkish.operators.watermarks import checked_timestamp
+from tests.unit.operators.source_chains import SourceChain, bounded, split
 
 
 @pytest.fixture(params=[True, False], ids=["fused", "interpreted"])
 def fused(request):
     return request.param
-
-
-class Split(SourceSplit):
-    def __init__(self, name):
-        self.name = name
-
-    def split_id(self):
-        return self.name
-
-
-class ScriptedReader(SourceReader):
-    """``script``: one function of the output for each poll."""
-
-    def __init__(self, context):
-        self.context = context
-        self.script, self.log = [], []
-
-    def start(self):
-        self.log.append("start")
-
-    def poll_next(self, output):
-        if not self.script:
-            return InputStatus.NOTHING_AVAILABLE
-        return self.script.pop(0)(output) or InputStatus.MORE_AVAILABLE
-
-    def add_splits(self, splits):
-        self.log.append([split.name for split in splits])
-
-    def notify_no_more_splits(self):
-        self.log.append("no more")
-
-    def handle_source_event(self, event):
-        self.log.append(event)
-
-    def close(self):
-        self.log.append("close")
-
-
-class ScriptedSource(Source):
-    def __init__(self, columns=False):
-        self.gives_columns = columns
-
-    def boundedness(self):
-        return Boundedness.CONTINUOUS_UNBOUNDED
-
-    def create_enumerator(self, context):
-        raise AssertionError("the enumerator lives in the driver")
-
-    def create_reader(self, context):
-        return ScriptedReader(context)
-
-
-class SourceChain(Chain):
-    def __init__(self, strategy=None, *operators, columns=False, **options):
-        strategy = strategy or WatermarkStrategy.no_watermarks()
-        super().__init__(SourceOperator(ScriptedSource(columns), strategy), *operators, **options)
-        self.source = self.chain.source
-        self.reader = self.source.reader
-
-    def event(self, payload):
-        self.chain.handle_operator_event("id-0", payload)
-        return self
-
-    def assign(self, *names):
-        return self.event(SourceAddSplits(cloudpickle.dumps([Split(name) for name in names])))
-
-    def poll(self, *script, room=100):
-        """Poll, then process all that was collected, as the task does."""
-        self.reader.script += script
-        self.status_of_poll = self.source.poll(room)
-        return self.drain()
-
-    def drain(self):
-        for element in self.source.take():
-            self.feed(element)
-        return self
-
-    def feed(self, element):
-        if isinstance(element, (RowBatch, ColumnBatch)):
-            self.run(self.chain.process_batch(0, element, 0, len(element)))
-        elif isinstance(element, Watermark):
-            self.run(self.chain.process_watermark(0, element.timestamp))
-        else:
-            self.run(self.chain.process_watermark_status(0, element.idle))
-
-    def tick(self):
-        return self.time(self.chain.next_processing_time())
-
-    @property
-    def marks(self):
-        return [e for e in self.output if isinstance(e, (Watermark, WatermarkStatus))]
-
-
-def bounded(delay=0):
-    return WatermarkStrategy.for_bounded_out_of_orderness(delay)
-
-
-def split(name, *records):
-    """A poll that collects ``records`` (value = time) from one split."""
-
-    def poll(output):
-        output.create_output_for_split(name).collect_batch(list(records), list(records))
-
-    return poll
 
 
 # ---- life ---------------------------------------------------------------------------------------
@@ -350,16 +244,25 @@ def test_a_silent_split_is_idle_after_the_timeout_and_holds_nothing_back(fused):
     assert chain.marks == [*marks, Watermark(449)]
 
 
-def test_records_that_wait_for_room_are_not_silence(fused):
+def test_time_without_room_downstream_is_not_silence(fused):
+    """FLINK-35886: nothing is read then, whatever the split has."""
     chain = SourceChain(bounded().with_idleness(300), fused=fused).assign("p0")
-    chain.reader.script += [split("p0", 1, 2)]
-    chain.source.poll(10)
-    (batch,) = chain.source.take()
-    for _ in range(5):
-        chain.tick()
-    chain.feed(batch)
-    chain.poll().tick()
+    chain.poll(split("p0", 1, 2)).tick()
+    chain.environment.blocked_ms = lambda: 10_000
+    chain.time(10_300)
     assert chain.marks == [Watermark(1)]
+    chain.tick()
+    assert chain.marks == [Watermark(1), WatermarkStatus(True)]
+
+
+def test_a_silent_split_is_idle_also_while_others_always_have_records_on_their_way(fused):
+    chain = SourceChain(bounded().with_idleness(300), fused=fused).assign("p0", "p1")
+    for time in (100, 200, 300, 400):
+        chain.reader.script.append(split("p0", time))
+        chain.source.poll(100)
+        chain.tick()
+    chain.drain()
+    assert chain.marks == [Watermark(299), Watermark(399)]
 
 
 def test_a_reader_whose_splits_are_all_idle_is_idle(fused):
@@ -444,7 +347,7 @@ def test_columns_of_a_source_that_did_not_say_so_are_refused(fused):
 
 
 def test_times_before_the_epoch_round_down():
-    from flinkish.operators.source import column_times
+    from flinkish.operators.column_times import column_times
 
     for unit, value, expected in [("us", -1, -1), ("ns", -1, -1), ("s", -1, -1000), ("ms", -5, -5)]:
         column = pa.array([value], pa.timestamp(unit, "UTC"))

@@ -56,6 +56,12 @@ class Job:
     def rescale(self, parallelism):
         return self._answer(("rescale", parallelism))
 
+    def explain_watermarks(self, operator=None):
+        if operator == "unknown":
+            raise InvalidJobError("could not find the operator")
+        subtasks = [{"subtask": 0, "input-watermark": -(2**63)}, {"subtask": 1, "input-watermark": 499}]
+        return {"operator": operator, "watermark": 499, "vertices": [{"id": OTHER, "subtasks": subtasks}]}
+
     def _answer(self, question):
         self.asked.append(question)
         answer = self.answers.pop(0)
@@ -241,3 +247,16 @@ def test_too_many_operations_are_not_begun():
     first = asked[0].body["request-id"]
     assert driver.ask("GET", f"/jobs/{ID}/savepoints/{first}").body["status"] == {"id": "IN_PROGRESS"}
     waits.set_result("/s/savepoint-1")
+
+
+def test_watermarks_of_a_vertex_are_shown_as_flink_shows_them_and_what_holds_them_back_by_us():
+    driver = Driver()
+    assert driver.ask("GET", f"/v1/jobs/{ID}/vertices/{OTHER}/watermarks").body == [
+        {"id": "0.currentInputWatermark", "value": "-9223372036854775808"},
+        {"id": "1.currentInputWatermark", "value": "499"},
+    ]
+    assert driver.ask("GET", f"/jobs/{ID}/vertices/{ID}/watermarks").status == 404
+    answer = driver.ask("GET", f"/jobs/{ID}/watermarks", operator="counts")
+    assert (answer.status, answer.body["operator"], answer.body["watermark"]) == (200, "counts", 499)
+    assert driver.ask("GET", f"/jobs/{ID}/watermarks", operator="unknown").status == 400
+    assert driver.ask("GET", f"/jobs/{OTHER}/watermarks").status == 404

@@ -138,9 +138,9 @@ class FakeApplication(SparkApplication):
 
     def runs_tasks(self, name):
         step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
-        if step == "end":
+        if step == "end":  # and until its thread has seen it, the run is no idle one
             self._end_all([])
-        return step is True
+        return step is not False
 
     def cancel(self, name):
         self.cancelled.append(name)

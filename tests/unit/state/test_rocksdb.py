@@ -8,7 +8,7 @@ import pytest
 
 from flinkish.common.time import Time
 from flinkish.datastream.state import ListStateDescriptor, StateTtlConfig, ValueStateDescriptor
-from flinkish.errors import CorruptSnapshotError, StateMigrationError, UserError
+from flinkish.errors import CorruptSnapshotError, ResourceError, StateMigrationError, UserError
 from flinkish.messages.checkpoints import InlineBytes
 from flinkish.state import rocksdb
 from flinkish.state.bases import RETRY_MS
@@ -411,3 +411,14 @@ def test_of_a_window_a_small_part_and_one_with_files_are_put_together(make, mate
     for backend in small, large:
         whole.restore_incremental(incremental(backend), opener(materialiser))
     assert set(dict(whole.tables["w"][1_000].items())) == {*keys(HALVES[0], 3), *keys(HALVES[1], 200)}
+
+
+def test_a_write_that_fails_says_where_and_what_to_do(make):
+    backend = make()
+    put(backend)
+    for table in backend.tables.values():
+        table.write()
+    backend._db.close()  # as a full disk, it refuses every write
+    with pytest.raises(ResourceError, match="could not write to a RocksDB database") as refused:
+        put(backend, value="new")
+    assert backend.folder in refused.value.where and "state.backend.rocksdb.localdir" in refused.value.do

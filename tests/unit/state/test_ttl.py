@@ -464,3 +464,10 @@ def test_a_harness_moves_the_clock_and_restores_ages():
         harness.set_processing_time(1_010)
         harness.process_elements([("a", None), ("b", None)])
         assert sorted(values(harness)) == [("a", 1), ("b", 3)]
+
+
+@pytest.mark.parametrize("config", [None, ttl()])
+def test_a_map_takes_pairs_with_and_without_a_time_to_live(config):
+    world = World("map", config)
+    world.at(0).put_all([("a", 1), ("b", 2)])
+    assert dict(world.state.items()) == {"a": 1, "b": 2}

@@ -525,3 +525,12 @@ def test_another_max_parallelism_is_refused_at_the_restore(tmp_path):
     )
     with pytest.raises(StateMigrationError, match="max parallelism 16, the program has 32"):
         StreamTestHarness.restore(tell, CheckpointStorage(tmp_path).load(path))
+
+
+def test_a_map_key_that_cannot_be_hashed_is_refused_with_state_and_operator(tmp_path):
+    rows_of_lists = OperatorTransformation.bootstrap_with([{"k": 1, "m": [1], "v": 1}]).key_by("k")
+    state = KeyedStateBootstrap(MapStateDescriptor("by list"), "v", map_key="m")
+    writer = SavepointWriter.new_savepoint(32)
+    with pytest.raises(UserError, match='the map_key of state "by list"') as refused:
+        writer.with_operator(OperatorIdentifier.for_uid("u"), rows_of_lists.transform(state)).write(tmp_path / "s")
+    assert 'operator "u"' in refused.value.where and "tuple" in refused.value.do

@@ -162,3 +162,17 @@ def test_an_object_whose_class_is_gone_says_its_name():
         del sys.modules["program_of_yesterday"]
     (found, function) = DataLayoutReader(()).loads(data)
     assert repr(found) == "<program_of_yesterday.Gone {'a': 1}>" and function is pickle.loads
+
+
+def test_half_of_a_surrogate_pair_is_shown_escaped():
+    assert to_column(["a\ud83d", "\u00e9"], pa.string(), "s", "value").to_pylist() == ["a\\ud83d", "\u00e9"]
+    assert as_text({"k": ["\ud83d"]}) == '{"k": ["\\ud83d"]}'
+
+
+def test_a_list_or_dict_whose_class_is_gone_shows_what_is_in_it():
+    # GLOBAL, empty arguments, NEWOBJ, then APPENDS and SETITEMS: as pickle writes subclasses of list and dict
+    appends = b"\x80\x04cgone\nBag\n)\x81(K\x01K\x02e."
+    setitems = b"\x80\x04cgone\nBag\n)\x81(\x8c\x01aK\x01u."
+    append = b"\x80\x04cgone\nBag\n)\x81K\x03a."
+    shown = [repr(DataLayoutReader().loads(data)) for data in (appends, setitems, append)]
+    assert shown == ["<gone.Bag [1, 2]>", "<gone.Bag {'a': 1}>", "<gone.Bag [3]>"]

@@ -13,6 +13,7 @@ def test_the_three_rates_add_up_to_a_second():
         "backPressuredTimeMsPerSecond": 250,
     }
     assert sum(rates.values()) == 1000
+    assert times.blocked_ms() == 500
 
 
 def test_rates_are_of_the_last_interval_and_totals_of_all():

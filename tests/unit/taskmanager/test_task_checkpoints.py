@@ -285,3 +285,23 @@ def test_an_order_to_a_task_with_inputs_waits_for_what_still_comes():
     assert message.execution.vertex_id == "sink"
     at = world.seen("sink").index(("snapshot", 4))
     assert [value for kind, value in world.seen("sink")[:at] if kind == "record"] == [1, 2, 3]
+
+
+# ---- sources that wait for others -----------------------------------------------------------------
+
+
+def test_a_source_that_waits_for_others_takes_barriers_and_gives_its_turns_back():
+    world = World([RowBatch([1])], [RowBatch([2])])
+    task, source = world.tasks["source"], world.log.chains["source", 0].source
+    source.is_paused = True
+    world.run()
+    assert source.rooms == [] and not world.slot.run_round()
+    assert task.next_deadline_ms() is None and task.descriptors() == {}
+    world.trigger(1)
+    world.run()
+    world.store_all()
+    assert {message.execution for message in world.said(AcknowledgeCheckpoint)} == set(world.slot.tasks)
+    assert source.rooms == []
+    source.is_paused = False
+    world.run()
+    assert world.log.records("sink", 0) == [1, 2]

@@ -143,6 +143,11 @@ SCENARIOS = {
     "co-process": Scenario(
         lambda a, b: a.connect(b).key_by(first, first).process(Joined()), inputs=2
     ),
+    "interval join": Scenario(
+        lambda a, b: a.key_by(first).interval_join(b.key_by(first)).between(-12, 8).side_output_left_late_data(LATE)
+        .process(lambda left, right, ctx: [(left, right, ctx.get_timestamp())]),
+        inputs=2,
+    ),
     "two stateful operators": Scenario(
         lambda s: s.key_by(first)
         .reduce(lambda a, b: (a[0], a[1] + b[1]))
@@ -232,7 +237,10 @@ def test_cut_and_restored_with_another_parallelism_the_output_is_the_same(name):
 
 @pytest.mark.parametrize(
     "name, backend",
-    [*((name, "hashmap") for name in KEYED), ("all states and timers", "rocksdb"), ("window with lateness", "rocksdb")],
+    [
+        *((name, "hashmap") for name in KEYED), ("all states and timers", "rocksdb"), ("window with lateness", "rocksdb"),
+        ("interval join", "rocksdb"),
+    ],
 )
 def test_cut_by_checkpoints_that_refer_to_earlier_ones_the_output_is_the_same(name, backend, tmp_path, monkeypatch):
     monkeypatch.setattr(snapshot_executor, "INLINE_BYTES_MAX", 100)

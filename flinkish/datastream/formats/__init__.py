@@ -1,0 +1,1 @@
+"""PyFlink's names of formats: ``csv``, ``json``, ``avro``, ``parquet``, ``orc``."""
