@@ -7,8 +7,9 @@ checkpoints a job that fails or is cancelled leaves the folder as it was.  An em
 that has no rows.
 
 A job that goes on from a checkpoint publishes what the one before has left, in the folder where that lies.  What is not
-there any more was published and taken away by its reader, as far as anyone can tell: this is logged.  Hidden files that nothing needs any more are removed when
-its tasks restart, and when another driver takes it over; those of a driver that was killed stay, where none stood by.
+there any more was published and taken away by its reader, as far as anyone can tell: this is logged.  Hidden files
+that nothing needs any more are removed when its tasks restart, and when another driver takes it over; those of a
+driver that was killed stay, where none stood by.
 
     ParquetSink("out/windows", schema)
     FileSink.for_row_format("out/lines", str).build()                            # PyFlink's form
