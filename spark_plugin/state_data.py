@@ -25,6 +25,7 @@ from typing import Any, Iterator, Mapping, Optional
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flinkish.common.arguments import check_argument
 from flinkish.common.file_system import absolute_uri
 from flinkish.errors import InvalidJobError, UnsupportedSparkError
 from flinkish.state_processor.savepoint_reader import (
@@ -40,7 +41,9 @@ from flinkish.state_processor.savepoint_writer import (
     OperatorIdentifier,
     SavepointWriter,
     SubtaskFiles,
+    check_columns,
     check_free,
+    check_selector,
 )
 
 STATE_FORMAT = "flinkish-state"
@@ -48,6 +51,7 @@ METADATA_FORMAT = "flinkish-state-metadata"
 
 #: Options of the data source, as users write them, and what they are here.
 _OPTIONS = {"operatorUid": "operator_uid", "operatorName": "operator_name", "stateName": "state_name"}
+_PART_BYTES = "partBytes"
 _SUBTASK = "__flinkish_subtask"
 
 
@@ -76,7 +80,7 @@ def read_state(
     reader = SavepointReader.read(path, configuration)
     infos = reader.select(operator_uid, operator_name, state_name)
     schema = _for_spark(reader.schema(infos))
-    parts = [pickle.dumps(part) for part in reader.plan(infos, part_bytes)]
+    parts = [pickle.dumps(part) for part in reader.plan(infos, _part_bytes(str(part_bytes)))]
     if not parts:
         return spark.createDataFrame([], _spark_schema(schema))
 
@@ -119,8 +123,20 @@ def write_savepoint(
         base: a savepoint whose other operators are taken along, copied.
         configuration: with Flink's ``s3.*`` keys; default: ``flinkish-conf.yaml``.
     Raises:
-        UserError: a key has two values, or a value is not of its type.
+        InvalidJobError: there is no such column, or a savepoint already.
+        pyspark.errors.PythonException: a key has two values, or a value is not of its type; it has the UserError's text.
     """
+    if not hasattr(dataframe, "mapInArrow"):
+        raise InvalidJobError(
+            f"write_savepoint() cannot use {dataframe!r:.100} as dataframe",
+            why=f"it is of type {type(dataframe).__name__}",
+            do="give a DataFrame; without Spark there is flinkish.state_processor.SavepointWriter",
+        )
+    if parallelism is not None and check_argument(parallelism, int, "write_savepoint()", "parallelism") < 1:
+        raise InvalidJobError(f"write_savepoint() cannot use {parallelism} as parallelism", do="give 1 or more")
+    check_selector(key, "write_savepoint()", "key")
+    selectors = [part for b in bootstraps for part in (b.value, b.map_key) if part is not None]
+    check_columns(dataframe.columns, key, *selectors)
     uri, settings = absolute_uri(path), storage_settings(configuration)
     check_free(uri, settings)
     operator = OperatorIdentifier.for_uid(operator_uid)
@@ -164,16 +180,16 @@ def write_savepoint(
 
 
 def _for_spark(schema: pa.Schema) -> pa.Schema:
-    """Types that Spark does not have become text."""
+    """With Spark's types, as times in microseconds; those that it does not have become text."""
     from pyspark.errors import PySparkTypeError
 
     fields = []
     for field in schema:
         try:
-            _spark_type(field.type)
-        except PySparkTypeError:
-            field = field.with_type(pa.string())
-        fields.append(field)
+            type_ = _arrow_type(_spark_type(field.type))
+        except (PySparkTypeError, InvalidJobError):
+            type_ = pa.string()
+        fields.append(field.with_type(type_))
     return pa.schema(fields)
 
 
@@ -213,13 +229,27 @@ def _arrow_type(type_: Any) -> pa.DataType:
     raise InvalidJobError(f"could not read state as {type_.simpleString()}", do="ask for a string")
 
 
+def _arrow_types(schema: Any) -> pa.Schema:
+    return pa.schema([(field.name, _arrow_type(field.dataType)) for field in schema.fields])
+
+
+def _part_bytes(text: Optional[str]) -> int:
+    try:
+        value = PART_BYTES if text is None else int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise InvalidJobError(f"could not use {text!r} as {_PART_BYTES}", do="give a number of bytes, 1 or more")
+    return value
+
+
 def _arrow_schema(schema: Any) -> pa.Schema:
     unknown = [name for name in schema.names if name not in COLUMNS]
     if unknown:
         raise InvalidJobError(
             f"could not read the column {unknown[0]!r} of state", why=f"there are {', '.join(COLUMNS)}"
         )
-    return pa.schema([(field.name, _arrow_type(field.dataType)) for field in schema.fields])
+    return _arrow_types(schema)
 
 
 # ---- data sources -------------------------------------------------------------------------------
@@ -267,11 +297,25 @@ def _data_sources() -> list[type]:
                 yield from read_part(pickle.loads(partition.value), self._schema)
 
     class _Source(DataSource):
+        own_options: frozenset[str] = frozenset()
+
         def _open(self) -> SavepointReader:
             options = dict(self.options)
             path = options.pop("path", None)
             if path is None:
-                raise InvalidJobError("could not read state without a path", do="load(savepoint)")
+                several = "paths" in options
+                raise InvalidJobError(
+                    "could not read state of several savepoints at once" if several else "could not read state without a path",
+                    do="load one savepoint: load(savepoint)",
+                )
+            known = {"path", *(option.lower() for option in self.own_options)}
+            for option in options:
+                if option.lower() not in known and not option.startswith("s3."):
+                    raise InvalidJobError(
+                        f"could not use the option {option!r} of {self.name()}",
+                        why="there is no such option",
+                        do=f"there are {', '.join(sorted(self.own_options)) or 'none'}, and Flink's s3.* keys",
+                    )
             settings = {key: value for key, value in options.items() if key.startswith("s3.")}
             return SavepointReader.read(path, settings or None)
 
@@ -282,6 +326,8 @@ def _data_sources() -> list[type]:
         @classmethod
         def name(cls) -> str:
             return STATE_FORMAT
+
+        own_options = frozenset((*_OPTIONS, _PART_BYTES))
 
         def _chosen(self) -> tuple[SavepointReader, list[StateInfo]]:
             reader = self._open()
@@ -294,7 +340,14 @@ def _data_sources() -> list[type]:
 
         def reader(self, schema: Any) -> Any:
             reader, infos = self._chosen()
-            return _Reader(reader, infos, _arrow_schema(schema), int(self.options.get("partBytes", PART_BYTES)))
+            return _Reader(reader, infos, _arrow_schema(schema), _part_bytes(self.options.get(_PART_BYTES)))
+
+        def writer(self, schema: Any, overwrite: bool) -> Any:
+            raise InvalidJobError(
+                f"could not write with the format {STATE_FORMAT}",
+                why="which column becomes which state of which operator is more than a format's options say",
+                do="call spark_plugin.state_data.write_savepoint(dataframe, path, operator_uid, ...)",
+            )
 
     class _TableReader(DataSourceReader):
         def __init__(self, table: pa.Table):
@@ -314,6 +367,12 @@ def _data_sources() -> list[type]:
             return _spark_schema(self._open().states_table().schema)
 
         def reader(self, schema: Any) -> Any:
-            return _TableReader(self._open().states_table())
+            table = self._open().states_table()
+            unknown = [name for name in schema.names if name not in table.column_names]
+            if unknown:
+                raise InvalidJobError(
+                    f"could not read the column {unknown[0]!r} of states", why=f"there are {', '.join(table.column_names)}"
+                )
+            return _TableReader(table.select(schema.names).cast(_arrow_types(schema)))
 
     return [StateSource, MetadataSource]

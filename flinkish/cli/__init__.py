@@ -216,7 +216,7 @@ def _list_savepoints(arguments: argparse.Namespace) -> int:
     for savepoint in found:
         print(describe_savepoint(savepoint))
     if not found:
-        print(f"there are no savepoints in {arguments.path}", file=sys.stderr)
+        print(f"there are no savepoints or checkpoints in {arguments.path}", file=sys.stderr)
     return 0
 
 

@@ -22,6 +22,7 @@ TOKEN_VARIABLE = "FLINKISH_REST_TOKEN"
 
 _DEFAULT_PORT = 8081  # Flink's
 _POLL_S = 0.1
+_NAMED_JOBS = 5  # in an error
 
 
 def add_job_commands(commands: Any, savepoint_actions: Any) -> None:
@@ -162,7 +163,18 @@ def _find(arguments: argparse.Namespace) -> tuple[RestClient, dict[str, Any]]:
     Raises:
         InvalidJobError: none is like that, or several are.
     """
-    jobs, wanted = _jobs(arguments), arguments.job
+    where = arguments.jobmanager or f"drivers of this user, in {run_folder()}"
+    return choose_job(_jobs(arguments), arguments.job, where)
+
+
+def choose_job(
+    jobs: list[tuple[RestClient, dict[str, Any]]], wanted: str, where: str
+) -> tuple[RestClient, dict[str, Any]]:
+    """The one that ``wanted`` (id, beginning of an id, or name) means.
+
+    Raises:
+        InvalidJobError: none is like that, or several are.
+    """
     kinds: list[Callable[[dict[str, Any]], bool]] = [
         lambda job: job["jid"] == wanted.lower(),
         lambda job: job["name"] == wanted and _lives(job),
@@ -172,19 +184,25 @@ def _find(arguments: argparse.Namespace) -> tuple[RestClient, dict[str, Any]]:
     found = next((those for kind in kinds if (those := [pair for pair in jobs if kind(pair[1])])), [])
     if len(found) == 1:
         return found[0]
-    where = arguments.jobmanager or f"drivers of this user, in {run_folder()}"
     if not jobs:
         raise InvalidJobError(
             f'could not find the job "{wanted}"', where=where, why="no job runs there",
             do="see whether its driver runs; for one of another user or machine: -m HOST:PORT",
         )  # fmt: skip
-    candidates = [f'{job["jid"]} "{job["name"]}" ({job["state"]}, {client.driver})' for client, job in found or jobs]
-    shown = ", ".join(candidates)
+    if found:
+        why = f"{len(found)} jobs are meant: {_named(found)}"
+    else:
+        running = [pair for pair in jobs if _lives(pair[1])]
+        why = f"it is none of {_named(running)}" if running else f"no job runs there any more, {len(jobs)} have ended"
     raise InvalidJobError(
-        f'could not find the job "{wanted}"', where=where,
-        why=f"{len(found)} jobs are meant: {shown}" if found else f"it is none of {shown}",
-        do="give the id of one of them",
+        f'could not find the job "{wanted}"', where=where, why=why,
+        do="give the id of one of them; flinkish list --all shows all",
     )  # fmt: skip
+
+
+def _named(jobs: list[tuple[RestClient, dict[str, Any]]]) -> str:
+    shown = [f'{job["jid"]} "{job["name"]}" ({job["state"]}, {client.driver})' for client, job in jobs[:_NAMED_JOBS]]
+    return ", ".join(shown) + (f" and {len(jobs) - _NAMED_JOBS} more" if len(jobs) > _NAMED_JOBS else "")
 
 
 def _jobs(arguments: argparse.Namespace, must_find: bool = True) -> list[tuple[RestClient, dict[str, Any]]]:

@@ -15,7 +15,8 @@ from __future__ import annotations
 import abc
 import copy
 import pickle
-from typing import Any, Generic, Iterable, Mapping, TypeVar
+from contextlib import contextmanager
+from typing import Any, Generic, Iterable, Iterator, Mapping, TypeVar
 
 from flinkish.errors import UserError
 
@@ -215,7 +216,7 @@ def merge_accumulators(of_subtasks: Iterable[bytes]) -> dict[str, Any]:
     Args:
         of_subtasks: of each a pickle of name -> Accumulator.
     Raises:
-        UserError: two subtasks use one name for different classes, or merging raised.
+        UserError: two subtasks use one name for different classes, or an accumulator cannot be merged or read.
     """
     merged: dict[str, Accumulator] = {}
     for data in of_subtasks:
@@ -230,5 +231,23 @@ def merge_accumulators(of_subtasks: Iterable[bytes]) -> dict[str, Any]:
                     why=f"it is a {type(known).__name__} in one place and a {type(accumulator).__name__} in another",
                     do="give them different names",
                 )
-            known.merge(accumulator)
-    return {name: accumulator.get_local_value() for name, accumulator in sorted(merged.items())}
+            with _naming(name):
+                known.merge(accumulator)
+    results = {}
+    for name, accumulator in sorted(merged.items()):
+        with _naming(name):
+            results[name] = accumulator.get_local_value()
+    return results
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Accumulators may be the user's classes, and hold what cannot be added or sorted."""
+    try:
+        yield
+    except Exception as error:
+        raise UserError(
+            f'could not merge the accumulator "{name}"',
+            why=f"{type(error).__name__}: {error}",
+            do="add values of one type to it",
+        ) from error

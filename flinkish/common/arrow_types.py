@@ -30,6 +30,7 @@ from flinkish.common.typeinfo import (
     TupleTypeInfo,
     Types,
 )
+from flinkish.common.time import Instant
 from flinkish.errors import InvalidJobError
 
 #: Basic type to the name of Arrow's factory function.
@@ -101,6 +102,25 @@ def arrow_schema_of(type_info: TypeInformation) -> Any:
             for name, field_type in zip(type_info.get_field_names(), type_info.get_field_types())
         ]
     )
+
+
+_NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+
+
+def instant_count(instant: Instant, data_type: Any) -> int:
+    """What a timestamp column holds for an Instant, which pyarrow does not know.
+
+    Raises:
+        ValueError: it lies between two values of the column's unit.
+
+    >>> import pyarrow as pa
+    >>> instant_count(Instant(1, 5_000), pa.timestamp("us"))
+    1000005
+    """
+    count, rest = divmod(instant.seconds * _NANOS["s"] + instant.nanos, _NANOS[data_type.unit])
+    if rest:
+        raise ValueError(f"{instant} is not a whole number of {data_type.unit}")
+    return int(count)
 
 
 def type_of_arrow(data_type: Any) -> TypeInformation:

@@ -178,18 +178,8 @@ class BasicTypeInfo(TypeInformation):
             return None
         if basic in _INTEGERS:
             return _as_whole(value, *_LIMITS[basic])
-        if basic in _FLOATS:
-            return float32(float(value)) if basic is BasicType.FLOAT else float(value)
-        if basic is BasicType.BOOLEAN:
-            if value not in (0, 1):
-                raise ValueError(f"{value!r} is not a bool")
-            return bool(value)
-        if basic is BasicType.BIG_DEC:
-            if isinstance(value, decimal.Decimal):
-                return value
-            return decimal.Decimal(int(value) if isinstance(value, numbers.Integral) else value)
-        if basic is BasicType.INSTANT and isinstance(value, dt.datetime):
-            return _instant(value)
+        if basic in _CONVERTERS:
+            return _CONVERTERS[basic](value)
         reason = self._mismatch(value)
         if reason:
             raise TypeError(reason)
@@ -203,8 +193,6 @@ class BasicTypeInfo(TypeInformation):
             def convert(value: Any) -> Any:
                 if type(value) is int and low <= value <= high or value is None:
                     return value
-                if isinstance(value, str):  # int() would read the text
-                    raise TypeError(expected("an int", value))
                 return _as_whole(value, low, high)
 
             return convert
@@ -278,7 +266,12 @@ def _is_bool(value: Any) -> bool:
 
 
 def _as_whole(value: Any, low: float, high: float) -> int:
-    number = int(value)
+    if isinstance(value, _TEXTS):  # int() would read them
+        raise TypeError(expected("an int", value))
+    try:
+        number = int(value)
+    except OverflowError:
+        raise ValueError(f"{value!r} is not a whole number") from None
     if number != value:
         raise ValueError(f"{value!r} is not a whole number")
     if not low <= number <= high:
@@ -289,11 +282,15 @@ def _as_whole(value: Any, low: float, high: float) -> int:
 def _as_float(value: Any) -> Any:
     if type(value) is float or value is None:
         return value
-    if isinstance(value, str):  # float() would read the text
+    if isinstance(value, _TEXTS):  # float() would read them
         raise TypeError(expected("a float", value))
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"a whole number of {int(value).bit_length()} bits does not fit into a float") from None
 
 
+_TEXTS = (str, bytes, bytearray)
 _FLOAT32 = struct.Struct("f")
 
 
@@ -424,7 +421,10 @@ class DateTypeInfo(_PythonTypeInfo):
 
     def converter(self) -> Optional[Callable[[Any], Any]]:
         """A datetime loses its time of day."""
-        return lambda value: value.date() if isinstance(value, dt.datetime) else value
+        return self.convert
+
+    def convert(self, value: Any) -> Any:
+        return value.date() if isinstance(value, dt.datetime) else value
 
     def to_internal_type(self, d: Optional[dt.date]) -> Optional[int]:
         """Days since the epoch."""

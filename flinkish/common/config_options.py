@@ -75,10 +75,16 @@ def _integer(value: Any) -> int:
 
 
 def parse_list(value: Any, separator: str = ";") -> list[str]:
-    """A list from a list, or from text: ``a;b``, ``[a, b]`` or Flink's YAML form."""
+    r"""A list from a list, or from text: ``a;b``, or a list of YAML: ``[a, b]`` or ``- a\n- b``.
+
+    >>> parse_list("a;b"), parse_list("[a, 'b']"), parse_list("- a\n- b")
+    (['a', 'b'], ['a', 'b'], ['a', 'b'])
+    """
     if isinstance(value, (list, tuple)):
         return [str(item) for item in value]
     text = str(value).strip()
+    if text.startswith("- "):
+        return [line.strip().removeprefix("- ").strip().strip("'\"") for line in text.splitlines() if line.strip()]
     if text.startswith("[") and text.endswith("]"):
         text, separator = text[1:-1], ","
     return [part.strip().strip("'\"") for part in text.split(separator) if part.strip()]

@@ -172,5 +172,8 @@ class Configuration(MutableMapping):
     def __hash__(self) -> int:
         return hash(frozenset(self._values.items()))
 
+    def __str__(self) -> str:
+        return f"{{{', '.join(f'{key}={value}' for key, value in self._values.items())}}}"
+
     def __repr__(self) -> str:
         return f"Configuration({self._values!r})"

@@ -21,6 +21,7 @@ from flinkish.common.basic_types import (
     TypeInformation,
     float32,
 )
+from flinkish.common.time import Instant
 from flinkish.common.types import Row
 from flinkish.common.typeinfo import MapTypeInfo, RowTypeInfo, TupleTypeInfo, _ElementsTypeInfo
 
@@ -111,14 +112,17 @@ def _digits(value: float) -> tuple[str, str, int]:
     return sign, digits.strip("0"), first + int(exponent or 0)
 
 
+_SMALLEST_NORMAL = 2.0**-126
+
+
 def _float(value: Any) -> str:
     """As Java's ``Float``: the shortest text that stands for the number of 32 bits.
 
-    >>> [_float(x) for x in (110.1, 0.1, 3e38, 16777216, 1e39)]
-    ['110.1', '0.1', '3.0E38', '1.6777216E7', 'Infinity']
+    >>> [_float(x) for x in (110.1, 0.1, 3e38, 16777216, 1e39, 1e-45)]
+    ['110.1', '0.1', '3.0E38', '1.6777216E7', 'Infinity', '1.4E-45']
     """
     value = float32(float(value))
-    for digits in range(6, 9):
+    for digits in range(6 if abs(value) >= _SMALLEST_NORMAL else 2, 9):  # six digits of a normal one are no others
         shorter = float(f"{value:.{digits}g}")
         if float32(shorter) == value:
             return _double(shorter)
@@ -135,12 +139,36 @@ def _boolean(value: Any) -> str:
 
 
 def _timestamp(value: dt.datetime) -> str:
+    """In UTC, if it says where it is.
+
+    >>> _timestamp(dt.datetime(1, 2, 3)), _timestamp(dt.datetime.fromisoformat("2024-01-02T01:00:00.5+02:00"))
+    ('0001-02-03 00:00:00.0', '2024-01-01 23:00:00.5')
+    """
+    value = in_utc(value)
     fraction = f"{value.microsecond:06d}".rstrip("0") or "0"
-    return f"{value:%Y-%m-%d %H:%M:%S}.{fraction}"
+    return f"{value.replace(microsecond=0).isoformat(' ')}.{fraction}"
+
+
+def in_utc(value: dt.datetime) -> dt.datetime:
+    """The datetime without zone, in UTC, for one with a zone; one without is taken as UTC."""
+    return value if value.tzinfo is None else value.astimezone(dt.timezone.utc).replace(tzinfo=None)
+
+
+def _instant(value: Instant) -> str:
+    """As Java's ``Instant``: a fraction has 3, 6 or 9 digits.
+
+    >>> _instant(Instant(5, 0)), _instant(Instant(-1, 120_000_000))
+    ('1970-01-01T00:00:05Z', '1969-12-31T23:59:59.120Z')
+    """
+    fraction = f".{value.nanos:09d}" if value.nanos else ""
+    while fraction.endswith("000"):
+        fraction = fraction[:-3]
+    return f"{(dt.datetime(1970, 1, 1) + dt.timedelta(seconds=value.seconds)).isoformat()}{fraction}Z"
 
 
 _BASIC: dict[BasicType, Text] = {
     BasicType.BOOLEAN: _boolean,
     BasicType.DOUBLE: _double,
     BasicType.FLOAT: _float,
+    BasicType.INSTANT: _instant,
 }

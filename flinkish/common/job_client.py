@@ -145,8 +145,9 @@ class JobClient:
     def stop_with_savepoint(
         self, advance_to_end_of_event_time: bool, savepoint_directory: Optional[str] = None
     ) -> CompletableFuture[str]:
-        """Take a savepoint and end the job; the future's result is its location, when all tasks have ended.  The job
-        is FINISHED a moment later, when its last results are published: `get_job_execution_result` waits for that.
+        """Take a savepoint and end the job; the future's result is its location, when the job is FINISHED and all that it
+        publishes with the savepoint is published.  A savepoint that is complete although the job does not finish, since a
+        task has failed meanwhile, is named by the future's error.
 
         Args:
             advance_to_end_of_event_time: drain: all windows and timers fire before, so that the job cannot

@@ -78,6 +78,7 @@ PIPELINE_OPERATOR_CHAINING = _option(
     "boolean",
     True,
     "Run neighbouring operators in one loop where nothing is repartitioned between them.",
+    older_keys=("pipeline.operator-chaining",),
 )
 PIPELINE_CHAINING_DIFFERENT_MAX_PARALLELISM = _option_for_later(
     "pipeline.operator-chaining.chain-operators-with-different-max-parallelism",
@@ -518,6 +519,14 @@ CHANGELOG_MATERIALIZE_INTERVAL = _option(
     "With state.changelog.enabled: the longest time between two bases. -1: only when the changes have outgrown the base.",
     minimum=-1,
     older_keys=("state.backend.changelog.periodic-materialize.interval",),
+)
+CHANGELOG_MAX_FAILURES = _option(
+    "state.changelog.max-failures-allowed",
+    "int",
+    3,
+    "Bases that may fail one after the other before the task fails.",
+    minimum=0,
+    older_keys=("state.backend.changelog.max-failures-allowed",),
 )
 ROCKSDB_LOCAL_DIRECTORIES = _option(
     "state.backend.rocksdb.localdir",

@@ -255,4 +255,6 @@ def to_epoch_milliseconds(value: Union[int, datetime, Instant]) -> int:
         return (value - _EPOCH) // _MILLISECOND
     if isinstance(value, Instant):
         return value.to_epoch_milli()
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"a point in time must be an int of ms since the epoch, a datetime or an Instant, got {value!r}")
     return value.__index__()

@@ -6,7 +6,7 @@ faster form, and names the columns of a table.  None is a value of every type.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Sequence, Union
+from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from flinkish.common.basic_types import (
     BasicType,
@@ -178,14 +178,24 @@ class MapTypeInfo(TypeInformation):
 
     def converter(self) -> Optional[Callable[[Any], Any]]:
         key, item = self._key_type_info.converter(), self._value_type_info.converter()
-        if key is None and item is None:
-            return None
         keys, items = key or _same, item or _same
+        stays = key is None and item is None
 
         def convert(value: Any) -> Any:
-            return None if value is None else {keys(k): items(v) for k, v in value.items()}
+            if value is None:
+                return None
+            if not isinstance(value, Mapping):
+                raise TypeError(expected("a dict", value))
+            return value if stays else {keys(k): items(v) for k, v in value.items()}
 
         return convert
+
+    def convert(self, value: Any) -> Any:
+        return self.converter()(value)  # type: ignore[misc]
+
+    def fits(self, value: str) -> Optional[str]:
+        stays = self._key_type_info.converter() is None and self._value_type_info.converter() is None
+        return f"type({value}) is dict" if stays else None
 
     def need_conversion(self) -> bool:
         return self._key_type_info.need_conversion() or self._value_type_info.need_conversion()

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import abc
 import inspect
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from datetime import datetime
 from typing import Any, Callable, Optional, Protocol, Union
 
 from flinkish.common.constants import MIN_LONG_VALUE
-from flinkish.common.time import TimeLike, to_epoch_milliseconds, to_milliseconds
+from flinkish.common.time import Instant, TimeLike, to_epoch_milliseconds, to_milliseconds
 from flinkish.errors import InvalidJobError
 
 __all__ = [
@@ -48,9 +49,20 @@ class FieldTimestampAssigner(TimestampAssigner):
         field = self.field
         try:
             time = value[field]
-        except TypeError:  # neither a dict, a tuple nor a Row: a dataclass or NamedTuple
-            time = getattr(value, field)  # type: ignore[arg-type]
+        except TypeError:  # neither a dict, a tuple nor a Row
+            time = _field_of_object(value, field)
         return to_epoch_milliseconds(time)
+
+
+def _field_of_object(value: Any, field: Union[str, int]) -> Any:
+    """Of a dataclass, a NamedTuple, another object, or a single value, which is its own field 0."""
+    if isinstance(field, str):
+        return getattr(value, field)
+    if is_dataclass(value):
+        return getattr(value, fields(value)[field].name)
+    if field == 0 and (isinstance(value, (datetime, Instant)) or hasattr(value, "__index__")):
+        return value
+    raise TypeError(f"a {type(value).__name__} has no field {field}: {value!r:.200}")
 
 
 class WatermarkOutput(Protocol):
@@ -157,11 +169,12 @@ class WatermarkStrategy:
     @staticmethod
     def for_generator(supplier: Callable[[], WatermarkGenerator]) -> "WatermarkStrategy":
         """``supplier`` makes a generator for each split: a class or a function without arguments."""
-        if isinstance(supplier, WatermarkGenerator) or not callable(supplier):
+        why = _no_supplier(supplier)
+        if why:
             raise InvalidJobError(
                 "a watermark strategy needs a supplier of generators",
-                why="each split has a generator of its own, so one object cannot be shared",
-                do="give the class, or a function without arguments that returns a new generator",
+                why=why,
+                do="give a class derived from WatermarkGenerator, or a function without arguments that returns a new one",
             )
         return WatermarkStrategy(supplier)
 
@@ -179,6 +192,8 @@ class WatermarkStrategy:
                 f"{timestamp_assigner!r} cannot assign timestamps",
                 do="give a TimestampAssigner, a function (value) -> ms or a field name",
             )
+        else:
+            _check_assigner(timestamp_assigner)
         return replace(self, timestamp_assigner=timestamp_assigner)
 
     def with_idleness(self, idle_timeout: TimeLike) -> "WatermarkStrategy":
@@ -223,7 +238,10 @@ class WatermarkStrategy:
     # ---- read by the runtime --------------------------------------------------------------------
 
     def create_watermark_generator(self) -> WatermarkGenerator:
-        return self.generator_factory()
+        generator = self.generator_factory()
+        if not _is_generator(generator):
+            raise TypeError(f"the supplier of watermark generators gave {generator!r:.200}, no WatermarkGenerator")
+        return generator
 
     def timestamp_function(self) -> Optional[tuple[Callable[..., int], bool]]:
         """``(function, takes_record_timestamp)``, or None when the source's times are kept.
@@ -252,6 +270,50 @@ class _BoundedFactory:
 
     def __call__(self) -> BoundedOutOfOrdernessWatermarks:
         return BoundedOutOfOrdernessWatermarks(self.delay_ms)
+
+
+def _is_generator(thing: Any) -> bool:
+    return callable(getattr(thing, "on_event", None)) and callable(getattr(thing, "on_periodic_emit", None))
+
+
+def _no_supplier(supplier: Any) -> str:
+    """Why ``supplier`` cannot make generators; "": it can, for all that is known now."""
+    if isinstance(supplier, WatermarkGenerator) or not callable(supplier):
+        return "each split has a generator of its own, so one object cannot be shared"
+    if isinstance(supplier, type) and not _is_generator(supplier):
+        return f"{supplier.__name__} has no on_event() and on_periodic_emit()"
+    if inspect.isabstract(supplier):
+        return f"{supplier.__name__} leaves {', '.join(sorted(supplier.__abstractmethods__))} unwritten"
+    try:
+        signature = inspect.signature(supplier)
+    except (TypeError, ValueError):  # it does not say
+        return ""
+    try:
+        signature.bind()
+    except TypeError:
+        return f"it is called without arguments, and its parameters are {signature}"
+    return ""
+
+
+def _check_assigner(function: Any) -> None:
+    """Refuse a function that takes neither one argument nor two, if it says so."""
+    if isinstance(function, TimestampAssigner):
+        return
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some builtins tell nothing
+        return
+    for arguments in ((None,), (None, None)):
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            continue
+        return
+    raise InvalidJobError(
+        f"{function!r} cannot assign timestamps",
+        why=f"it is called with the record, or with the record and its time, and its parameters are {signature}",
+        do="give it the parameters (value) or (value, record_timestamp)",
+    )
 
 
 def _takes_two(function: Callable) -> bool:

@@ -1,12 +1,10 @@
 """Runs a ``SourceFunction``, the older kind of source whose ``run(ctx)`` loops by itself.
 
-When ``run`` is a generator function, the slot takes as many values from it as there is room.  It must
-not wait for anything between two of them.
-
-Else ``run`` may block, which nothing may do on the slot's one thread.  So it runs on a thread of its
-own and hands its records over through a short queue.  That costs throughput: two Python threads share
-the interpreter lock, and the slot may wait some milliseconds for it.  A ``Source`` with a
-``SourceReader`` has no such cost; prefer it for fast inputs.
+``run`` may block, which nothing may do on the slot's one thread.  So it runs on a thread of its own, also when it is a
+generator, and hands its records over through a short queue.  Two Python threads that both compute take turns of some
+milliseconds at the interpreter's lock.  So the slot asks for records and waits for them, and ``run`` waits until it is asked:
+only one of them computes, as if the slot called ``run`` itself.  A ``run`` that does not give them within
+``HAND_IN_HAND_S`` waits for something; the slot stops waiting for it, and ``run`` may be ahead until it has filled the queue.
 
 The function is an object with ``run(ctx)`` and ``cancel()``, or a callable that takes ``ctx`` or
 nothing, and may yield or return records.
@@ -18,7 +16,7 @@ import inspect
 import itertools
 import threading
 from collections import deque
-from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, TypeVar
+from typing import Any, Callable, Iterable, Optional, Sequence, TypeVar
 
 from flinkish.connectors.isolation import isolate
 from flinkish.connectors.spi import (
@@ -43,9 +41,13 @@ from flinkish.errors import InvalidJobError
 
 T = TypeVar("T")
 
-#: Records that the thread may be ahead of the slot.
+#: Records that a ``run`` which waits may be ahead of the slot.
 QUEUE_RECORDS = 4_096
-_CLOSE_TIMEOUT_S = 5.0
+#: The slot asks for as many at least: asking costs some 50 us.
+ASKED_RECORDS_MIN = 512
+#: The slot waits no longer than this for what it has asked for.
+HAND_IN_HAND_S = 0.005
+_CLOSE_TIMEOUT_S = 1.0
 
 _RECORD, _WATERMARK, _IDLE = 0, 1, 2
 _Entry = tuple[int, Any, Optional[int]]
@@ -119,21 +121,33 @@ class FunctionSource(Source[T, SourceSplit]):
         return NoSplitEnumerator()
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader[T, SourceSplit]:
-        run = getattr(self.function, "run", self.function)
-        if inspect.isgeneratorfunction(run):
-            return _GeneratorReader(self.function, context)
-        return _ThreadReader(self.function, context)
+        return _FunctionReader(self.function, context)
 
 
 # ---- what run(ctx) gets -------------------------------------------------------------------------
 
 
 class _QueueContext(SourceContext[Any]):
-    """Keeps what ``run`` emits until the slot takes it."""
+    """Keeps what ``run`` emits, on its thread or on others of its own, until the slot takes it.
 
-    def __init__(self) -> None:
+    ``_limit`` is how many entries make ``run`` wait: 0 while the slot has not asked, what it has asked for while it waits, and
+    `QUEUE_RECORDS` when it has waited in vain.
+
+    While the slot waits, entries come without the lock, 0.2 us each.  None is forgotten: the slot says that it waits no more
+    before it takes, and ``run`` looks for that after it has put.
+    """
+
+    def __init__(self, wakeup: Callable[[], None]):
         self._queue: deque[_Entry] = deque()
         self._checkpoint_lock = threading.RLock()
+        self._wakeup = wakeup
+        self._changed = threading.Condition()
+        self._limit = 0
+        self._slot_waits = False
+        self._slot_sleeps = False  # it has found nothing, and comes when it is woken
+        self._cancelled = False
+        self.error: Optional[BaseException] = None
+        self._ended = False
 
     def collect(self, value: Any) -> None:
         self._put((_RECORD, isolate(value), None))
@@ -153,44 +167,46 @@ class _QueueContext(SourceContext[Any]):
         return self._checkpoint_lock
 
     def _put(self, entry: _Entry) -> None:
-        self._queue.append(entry)
-
-    def take(self, limit: int) -> list[_Entry]:
         queue = self._queue
-        return [queue.popleft() for _ in range(min(limit, len(queue)))]
-
-
-class _BlockingContext(_QueueContext):
-    """For a ``run`` on a thread of its own, which waits here while the job is slower."""
-
-    def __init__(self, wakeup: Callable[[], None]):
-        super().__init__()
-        self._wakeup = wakeup
-        self._changed = threading.Condition()
-        self._cancelled = False
-        self.error: Optional[BaseException] = None
-        self._ended = False
-
-    def _put(self, entry: _Entry) -> None:
+        queue.append(entry)
+        if self._slot_waits and len(queue) < self._limit:
+            return
         with self._changed:
-            while len(self._queue) >= QUEUE_RECORDS and not self._cancelled:
+            if self._slot_waits:
+                self._changed.notify_all()
+            elif self._slot_sleeps:
+                self._slot_sleeps = False
+                self._wakeup()
+            while len(queue) >= self._limit and not self._cancelled:
                 self._changed.wait()
             if self._cancelled:
                 raise _Cancelled
-            self._queue.append(entry)
-            if len(self._queue) == 1:
-                self._wakeup()
 
-    def take(self, limit: int) -> list[_Entry]:
+    def take(self, room: int) -> list[_Entry]:
+        """What there is, at most ``room``: at once, unless ``run`` has been quick."""
+        queue = self._queue
         with self._changed:
-            entries = super().take(limit)
-            if entries:
-                self._changed.notify_all()
+            if self._limit == 0:
+                self._ask(max(room, ASKED_RECORDS_MIN))
+            elif len(queue) >= self._limit:
+                self._limit = 0  # it is quicker than the slot
+            entries = [queue.popleft() for _ in range(min(room, len(queue)))]
+            self._slot_sleeps = not entries
             return entries
+
+    def _ask(self, records: int) -> None:
+        if len(self._queue) >= records or self._ended:
+            return
+        self._limit, self._slot_waits = records, True
+        self._changed.notify_all()
+        in_time = self._changed.wait_for(lambda: len(self._queue) >= records or self._ended, HAND_IN_HAND_S)
+        self._slot_waits = False
+        self._limit = 0 if in_time else QUEUE_RECORDS
 
     def end(self, error: Optional[BaseException]) -> None:
         with self._changed:
             self.error, self._ended = error, True
+            self._changed.notify_all()
             self._wakeup()
 
     def ended(self) -> bool:
@@ -200,23 +216,46 @@ class _BlockingContext(_QueueContext):
 
     def cancel(self) -> None:
         with self._changed:
-            self._cancelled = True
+            self._cancelled, self._limit = True, 0
             self._changed.notify_all()
 
 
-# ---- readers ------------------------------------------------------------------------------------
+# ---- the reader ---------------------------------------------------------------------------------
 
 
 class _FunctionReader(SourceReader[Any, SourceSplit]):
     def __init__(self, function: Any, context: SourceReaderContext):
         self._function = function
         self._reader_context = context
+        self._context = _QueueContext(context.wakeup)
+        self._thread: Optional[threading.Thread] = None
         self._idle = False
 
     def start(self) -> None:
         open_function = getattr(self._function, "open", None)
         if open_function is not None:
             open_function(_SourceRuntimeContext(self._reader_context))
+        subtask = self._reader_context.index_of_subtask()
+        self._thread = threading.Thread(target=self._run, name=f"source-function-{subtask}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        error: Optional[BaseException] = None
+        try:
+            self._collect_all(self._call(self._context) or ())
+        except _Cancelled:
+            return
+        except BaseException as raised:  # the user's code; handed to the slot's thread, which raises it
+            error = raised
+        self._context.end(error)
+
+    def _collect_all(self, values: Iterable[Any]) -> None:
+        try:
+            for value in values:
+                self._context.collect(value)
+        finally:
+            if inspect.isgenerator(values):
+                values.close()  # on its own thread, with what it holds
 
     def _call(self, context: SourceContext[Any]) -> Optional[Iterable[Any]]:
         run = getattr(self._function, "run", self._function)
@@ -242,91 +281,30 @@ class _FunctionReader(SourceReader[Any, SourceSplit]):
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
         raise AssertionError("a function source has no splits")
 
-    def _cancel_function(self) -> None:
-        cancel = getattr(self._function, "cancel", None)
-        if cancel is not None:
-            cancel()
-
-    def _close_function(self) -> None:
-        close = getattr(self._function, "close", None)
-        if close is not None:
-            close()
-
-
-class _GeneratorReader(_FunctionReader):
-    def __init__(self, function: Any, context: SourceReaderContext):
-        super().__init__(function, context)
-        self._context = _QueueContext()
-        self._values: Optional[Iterator[Any]] = None
-
-    def poll_next(self, output: ReaderOutput[Any]) -> InputStatus:
-        room = output.room
-        if self._values is None:
-            self._values = iter(self._call(self._context))
-        if room <= 0:
-            return InputStatus.MORE_AVAILABLE
-        context, more = self._context, True
-        for value in self._values:
-            context.collect(value)
-            if len(context._queue) >= room:
-                break
-        else:
-            more = False
-        self._emit(output, context.take(room))
-        if more or context._queue:
-            return InputStatus.MORE_AVAILABLE
-        return InputStatus.END_OF_INPUT
-
-    def close(self) -> None:
-        self._cancel_function()
-        if self._values is not None and hasattr(self._values, "close"):
-            self._values.close()
-        self._close_function()
-
-
-class _ThreadReader(_FunctionReader):
-    def __init__(self, function: Any, context: SourceReaderContext):
-        super().__init__(function, context)
-        self._context = _BlockingContext(context.wakeup)
-        self._thread: Optional[threading.Thread] = None
-
-    def start(self) -> None:
-        super().start()
-        subtask = self._reader_context.index_of_subtask()
-        self._thread = threading.Thread(
-            target=self._run, name=f"source-function-{subtask}", daemon=True
-        )
-        self._thread.start()
-
-    def _run(self) -> None:
-        error: Optional[BaseException] = None
-        try:
-            for value in self._call(self._context) or ():
-                self._context.collect(value)
-        except _Cancelled:
-            return
-        except BaseException as raised:  # the user's code; handed to the slot's thread, which raises it
-            error = raised
-        self._context.end(error)
-
     def poll_next(self, output: ReaderOutput[Any]) -> InputStatus:
         room = output.room
         if room <= 0:
             return InputStatus.MORE_AVAILABLE
         entries = self._context.take(room)
         self._emit(output, entries)
-        if self._context.ended():
-            if self._context.error is not None:
-                raise self._context.error
-            return InputStatus.END_OF_INPUT
-        return InputStatus.MORE_AVAILABLE if entries else InputStatus.NOTHING_AVAILABLE
+        if entries:
+            return InputStatus.MORE_AVAILABLE
+        if not self._context.ended():
+            return InputStatus.NOTHING_AVAILABLE
+        if self._context.error is not None:
+            raise self._context.error
+        return InputStatus.END_OF_INPUT
 
     def close(self) -> None:
         self._context.cancel()
-        self._cancel_function()
+        cancel = getattr(self._function, "cancel", None)
+        if cancel is not None:
+            cancel()
         if self._thread is not None:
             self._thread.join(_CLOSE_TIMEOUT_S)
-        self._close_function()
+        close = getattr(self._function, "close", None)
+        if close is not None:
+            close()
 
 
 def _takes_arguments(function: Callable[..., Any], *arguments: Any) -> bool:

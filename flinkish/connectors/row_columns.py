@@ -9,6 +9,8 @@ from typing import Any, Callable, Iterable, Optional, Sequence
 
 import pyarrow as pa
 
+from flinkish.common.arrow_types import instant_count
+from flinkish.common.time import Instant
 from flinkish.common.types import Row
 from flinkish.errors import InvalidJobError, UserError
 
@@ -188,7 +190,7 @@ def _to_arrow(kind: pa.DataType, convert: Optional[_Convert], column: Any) -> pa
     if convert is not None:
         column = list(map(convert, column))
     elif _is_whole(kind):
-        _check_whole(column)
+        column = _as_whole(kind, column)
     return pa.array(column, type=kind)
 
 
@@ -210,7 +212,7 @@ def _converter(kind: pa.DataType, place: str) -> Optional[_Convert]:
 
 def _item(kind: pa.DataType, place: str) -> Optional[_Convert]:
     """As ``_converter``, for the parts of a value; ``_to_arrow`` looks at whole columns."""
-    return _checked_whole if _is_whole(kind) else _converter(kind, place)
+    return (lambda value: _as_whole(kind, (value,))[0]) if _is_whole(kind) else _converter(kind, place)
 
 
 def _map_converter(key: Optional[_Convert], item: Optional[_Convert]) -> Optional[_Convert]:
@@ -226,23 +228,21 @@ def _map_converter(key: Optional[_Convert], item: Optional[_Convert]) -> Optiona
     return convert
 
 
-def _checked_whole(value: Any) -> Any:
-    _check_whole((value,))
-    return value
-
-
 def _is_whole(kind: pa.DataType) -> bool:
     types = pa.types
     return types.is_integer(kind) or types.is_temporal(kind)
 
 
-def _check_whole(column: Any) -> None:
-    """pyarrow cuts 1.5 down to 1 without a word; we refuse it.  Types are looked at at C speed."""
-    for kind in set(map(type, column)):
-        if issubclass(kind, (float, decimal.Decimal)):
+def _as_whole(kind: pa.DataType, column: Any) -> Any:
+    """pyarrow cuts 1.5 down to 1 without a word, we refuse it; and it knows no Instant.  Types are looked at at C speed."""
+    for found in set(map(type, column)):
+        if issubclass(found, (float, decimal.Decimal)):
             for value in column:
                 if isinstance(value, (float, decimal.Decimal)) and value % 1 != 0:
                     raise ValueError("the value has a fraction")
+        elif found is Instant and pa.types.is_timestamp(kind):
+            column = [instant_count(value, kind) if type(value) is Instant else value for value in column]
+    return column
 
 
 def fit_columns(columns: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

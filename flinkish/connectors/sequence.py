@@ -27,7 +27,10 @@ class NumberSequenceSource(PinnedSplitSource[int, NumberSequenceSplit]):
 
     def __init__(self, start: int, end: int):
         for parameter, number in (("start", start), ("end", end)):
-            check_argument(number, int, "NumberSequenceSource()", parameter)
+            if not -(2**63) <= check_argument(number, int, "NumberSequenceSource()", parameter) < 2**63:
+                raise InvalidJobError(
+                    f"NumberSequenceSource() cannot use {number} as {parameter}", why="it does not fit into 64 bits"
+                )
         if start > end:
             raise InvalidJobError(
                 "could not make a number sequence",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # what `lazy_exports` does, for type checkers and editors
     )
     from flinkish.datastream.execution_mode import RuntimeExecutionMode as RuntimeExecutionMode
     from flinkish.datastream.externalized_checkpoint_retention import (
+        ExternalizedCheckpointCleanup as ExternalizedCheckpointCleanup,
         ExternalizedCheckpointRetention as ExternalizedCheckpointRetention,
     )
     from flinkish.datastream.functions import (
@@ -111,7 +112,7 @@ _EXPORTS = {
         "WindowedStream",
     ],
     "execution_mode": ["RuntimeExecutionMode"],
-    "externalized_checkpoint_retention": ["ExternalizedCheckpointRetention"],
+    "externalized_checkpoint_retention": ["ExternalizedCheckpointCleanup", "ExternalizedCheckpointRetention"],
     "functions": [
         "AggregateFunction",
         "AsyncFunction",

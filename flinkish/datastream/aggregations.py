@@ -8,10 +8,12 @@ Source: Flink's ``SumAggregator`` and ``ComparableAggregator``.
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any, Optional
 
+from flinkish.common.arguments import check_argument
 from flinkish.common.typeinfo import BasicTypeInfo, TypeInformation
-from flinkish.datastream.fields import Field, check_field, declared_field_type, get_field, with_field
+from flinkish.datastream.fields import Field, added, check_field, declared_field_type, get_field, with_field
 from flinkish.datastream.functions import ReduceFunction
 from flinkish.errors import InvalidJobError
 
@@ -28,6 +30,7 @@ def field_aggregation(
         InvalidJobError: the declared record has no such field, or it cannot be summed.
     """
     check_field(field, method)
+    check_argument(first, bool, f"{method}()", "first")
     field_type = declared_field_type(record_type, field, method)
     if method == "sum":
         if field_type is not None and not (isinstance(field_type, BasicTypeInfo) and field_type.is_numeric()):
@@ -45,8 +48,10 @@ class Sum(ReduceFunction):
         field = self.field
         if type(value1) is tuple:  # the common record; three times faster than the general way
             total = value1[field] + value2[field]  # type: ignore[index]
+            if type(total) is Decimal:
+                total = added(value1[field], value2[field])  # type: ignore[index]
             return (*value1[:field], total, *value1[field + 1 :])  # type: ignore[index,misc,operator]
-        return with_field(value1, field, get_field(value1, field) + get_field(value2, field))
+        return with_field(value1, field, added(get_field(value1, field), get_field(value2, field)))
 
 
 class MinMax(ReduceFunction):
@@ -55,8 +60,7 @@ class MinMax(ReduceFunction):
 
     def reduce(self, value1: Any, value2: Any) -> Any:
         first, second = get_field(value1, self.field), get_field(value2, self.field)
-        better = second > first if self.largest else second < first
-        return with_field(value1, self.field, second) if better else value1
+        return with_field(value1, self.field, second) if _is_beyond(second, first, self.largest) else value1
 
 
 class MinMaxBy(ReduceFunction):
@@ -65,6 +69,14 @@ class MinMaxBy(ReduceFunction):
 
     def reduce(self, value1: Any, value2: Any) -> Any:
         first, second = get_field(value1, self.field), get_field(value2, self.field)
-        if second > first if self.largest else second < first:
+        if _is_beyond(second, first, self.largest):
             return value2
-        return value2 if not self.first and first == second else value1
+        return value1 if self.first or _is_beyond(first, second, self.largest) else value2
+
+
+def _is_beyond(value: Any, than: Any, largest: bool) -> bool:
+    """Larger, or smaller; NaN is larger than all else, as in Java, so that the result does not depend on the order in
+    which values come."""
+    if largest:
+        return value > than or (value != value and than == than)
+    return value < than or (than != than and value == value)

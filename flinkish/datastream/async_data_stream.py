@@ -11,7 +11,7 @@ from flinkish.common.typeinfo import TypeInformation
 from flinkish.datastream.async_retry_strategies import NoRetryStrategy
 from flinkish.datastream.data_stream import DataStream
 from flinkish.datastream.function_adapters import check_function, check_type
-from flinkish.datastream.functions import AsyncFunction, AsyncRetryStrategy
+from flinkish.datastream.functions import AsyncFunction, AsyncRetryPredicate, AsyncRetryStrategy
 from flinkish.datastream.transformations import AsyncWaitOperator
 from flinkish.errors import InvalidJobError
 
@@ -111,6 +111,9 @@ def _apply(
     if with_retry:
         do = "give AsyncRetryStrategy.fixed_delay(...) or exponential_backoff(...)"
         check_argument(strategy, AsyncRetryStrategy, call, "async_retry_strategy", do)
+        predicate = strategy.get_retry_predicate()  # type: ignore[union-attr]
+        do = "return RetryPredicate(result_predicate, exception_predicate)"
+        check_argument(predicate, AsyncRetryPredicate, call, f"{type(strategy).__name__}.get_retry_predicate()", do)
     operator = AsyncWaitOperator(
         function, method.startswith("ordered"), timeout_ms, int(capacity), strategy or NoRetryStrategy()
     )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, Optional, TypeVar
 
+from flinkish.common.arguments import check_argument
 from flinkish.common.time import TimeLike, to_milliseconds
+from flinkish.datastream.function_adapters import check_parameters
 from flinkish.datastream.functions import AsyncRetryPredicate, AsyncRetryStrategy
 from flinkish.errors import InvalidJobError
 
@@ -23,8 +26,8 @@ ExceptionPredicate = Optional[Callable[[BaseException], bool]]
 
 class RetryPredicate(AsyncRetryPredicate):
     def __init__(self, result_predicate: ResultPredicate, exception_predicate: ExceptionPredicate):
-        self._result_predicate = result_predicate
-        self._exception_predicate = exception_predicate
+        self._result_predicate = _predicate(result_predicate, "result", "not result")
+        self._exception_predicate = _predicate(exception_predicate, "error", "isinstance(error, OSError)")
 
     def result_predicate(self) -> ResultPredicate:
         return self._result_predicate
@@ -79,7 +82,9 @@ class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy):
         self.max_attempts = _attempts(max_attempts)
         self.initial_delay = _delay(initial_delay)
         self.max_retry_delay = _delay(max_retry_delay)
-        self.multiplier = multiplier
+        self.multiplier = check_argument(multiplier, (float, int), _CALL, "multiplier")
+        if not 0 < multiplier < math.inf:
+            raise InvalidJobError(f"{_CALL} cannot use the multiplier {multiplier}", do="give for example 2.0")
         self._predicate = RetryPredicate(result_predicate, exception_predicate)
 
     def can_retry(self, current_attempts: int) -> bool:
@@ -98,8 +103,25 @@ class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy):
         return self._predicate
 
 
+_CALL = "a retry strategy"
+
+
+def _predicate(predicate: Any, parameter: str, example: str) -> Any:
+    """Raises: InvalidJobError: it cannot be asked, or would say yes of everything."""
+    if predicate is None:
+        return None
+    if not callable(predicate) or isinstance(predicate, type):
+        raise InvalidJobError(
+            f"{_CALL} cannot use {predicate!r} as {parameter}_predicate",
+            why="it must be a function that gives True for another attempt",
+            do=f"give for example lambda {parameter}: {example}",
+        )
+    check_parameters(predicate, (parameter,), f"{parameter}_predicate")
+    return predicate
+
+
 def _attempts(max_attempts: int) -> int:
-    if max_attempts < 1:
+    if check_argument(max_attempts, int, _CALL, "max_attempts") < 1:
         raise InvalidJobError(f"max_attempts must be at least 1, not {max_attempts}")
     return max_attempts
 

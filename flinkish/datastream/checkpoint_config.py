@@ -9,11 +9,15 @@ from flinkish.common.arguments import check_argument
 from flinkish.common.config_options import ConfigOption
 from flinkish.common.configuration import Configuration
 from flinkish.common.time import Duration, TimeLike, to_milliseconds
+from flinkish.datastream.checkpoint_storage import CheckpointStorage, FileSystemCheckpointStorage
 from flinkish.datastream.checkpointing_mode import CheckpointingMode
-from flinkish.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
+from flinkish.datastream.externalized_checkpoint_retention import (
+    ExternalizedCheckpointCleanup,
+    ExternalizedCheckpointRetention,
+)
 from flinkish.errors import InvalidJobError
 
-__all__ = ["CheckpointConfig"]
+__all__ = ["CheckpointConfig", "ExternalizedCheckpointCleanup"]
 
 
 class CheckpointConfig:
@@ -110,6 +114,35 @@ class CheckpointConfig:
 
     def get_externalized_checkpoint_retention(self) -> ExternalizedCheckpointRetention:
         return ExternalizedCheckpointRetention[self._configuration.get(options.CHECKPOINTING_RETENTION)]
+
+    # ---- what PyFlink 1.x has -------------------------------------------------------------------
+
+    def enable_externalized_checkpoints(self, cleanup_mode: ExternalizedCheckpointCleanup) -> "CheckpointConfig":
+        return self.set_externalized_checkpoint_retention(cleanup_mode)
+
+    def set_externalized_checkpoint_cleanup(self, cleanup_mode: ExternalizedCheckpointCleanup) -> "CheckpointConfig":
+        return self.set_externalized_checkpoint_retention(cleanup_mode)
+
+    def get_externalized_checkpoint_cleanup(self) -> ExternalizedCheckpointCleanup:
+        return self.get_externalized_checkpoint_retention()
+
+    def set_checkpoint_storage(self, storage: CheckpointStorage) -> "CheckpointConfig":
+        check_argument(
+            storage,
+            CheckpointStorage,
+            "set_checkpoint_storage()",
+            "storage",
+            "give FileSystemCheckpointStorage(path) or JobManagerCheckpointStorage(), or call set_checkpoint_storage_dir(path)",
+        )
+        for option, value in storage.settings().items():
+            self._configuration.set(option, value)
+        return self
+
+    def set_checkpoint_storage_dir(self, checkpoint_path: str) -> "CheckpointConfig":
+        check_argument(checkpoint_path, str, "set_checkpoint_storage_dir()", "checkpoint_path", "give a folder or URL")
+        return self.set_checkpoint_storage(FileSystemCheckpointStorage(checkpoint_path))
+
+    # ---- unaligned checkpoints ------------------------------------------------------------------
 
     def is_unaligned_checkpoints_enabled(self) -> bool:
         return self._configuration.get(options.CHECKPOINTING_UNALIGNED)

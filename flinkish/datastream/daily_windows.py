@@ -6,6 +6,7 @@ import datetime as dt
 from typing import Optional, TypeVar, Union
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from flinkish.common.arguments import check_argument
 from flinkish.common.time import to_epoch_milliseconds
 from flinkish.datastream.time_window import TimeWindow
 from flinkish.datastream.window_assigners import TimeWindowAssigner
@@ -28,7 +29,7 @@ class _DailyWindows(TimeWindowAssigner[T]):
 
     def __init__(self, time_zone: Union[str, dt.tzinfo], start: Union[str, dt.time] = dt.time(0)):
         self.time_zone = _zone(time_zone)
-        self.start = dt.time.fromisoformat(start) if isinstance(start, str) else start
+        self.start = _time_of_day(start)
         if self.start.tzinfo is not None:
             raise InvalidJobError(
                 f"could not begin days at {self.start}", why="it has a time zone of its own", do="leave its tzinfo out"
@@ -67,8 +68,35 @@ class _DailyWindows(TimeWindowAssigner[T]):
         return start, end
 
     def _start_of(self, day: dt.date) -> int:
-        # fold=0: the first of two, and of a time that clocks jump over the moment at which they do.
-        return to_epoch_milliseconds(dt.datetime.combine(day, self.start, self.time_zone))
+        first = dt.datetime.combine(day, self.start, self.time_zone)
+        second = first.replace(fold=1)  # another one where clocks go back over it
+        if first.utcoffset() >= second.utcoffset():  # type: ignore[operator]
+            return to_epoch_milliseconds(first)
+        return self._jump(to_epoch_milliseconds(second), to_epoch_milliseconds(first))
+
+    def _jump(self, before: int, after: int) -> int:
+        """When clocks jump, between two instants around that: there is no such time on that day."""
+        offset_before = self._offset(before)
+        while after - before > 1:
+            middle = (before + after) // 2
+            if self._offset(middle) == offset_before:
+                before = middle
+            else:
+                after = middle
+        return after
+
+    def _offset(self, time: int) -> Optional[dt.timedelta]:
+        return (_EPOCH + time * _MILLISECOND).astimezone(self.time_zone).utcoffset()
+
+
+def _time_of_day(start: Union[str, dt.time]) -> dt.time:
+    check_argument(start, (str, dt.time), "a window of a day", "start", 'give a time of day such as "06:00"')
+    try:
+        return dt.time.fromisoformat(start) if isinstance(start, str) else start
+    except ValueError as error:
+        raise InvalidJobError(
+            f"could not begin days at {start!r}", why=str(error), do='give a time of day such as "06:00"'
+        ) from None
 
 
 def _zone(time_zone: Union[str, dt.tzinfo]) -> dt.tzinfo:

@@ -547,6 +547,9 @@ class DataStream(_OperatorSettings):
         """
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
             raise InvalidJobError(f"the limit must be an int of at least 0, not {limit!r}")
+        if job_execution_name is not None:
+            call, do = "execute_and_collect()", "give a text, or limit=... for so many records"
+            check_argument(job_execution_name, str, call, "job_execution_name", do)
         records = self.collect_async()
         self.environment.execute_async(job_execution_name or "DataStream Collect")
         if limit is None:

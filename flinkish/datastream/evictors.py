@@ -10,8 +10,10 @@ from __future__ import annotations
 import abc
 from typing import Any, Generic, Optional, TypeVar
 
+from flinkish.common.arguments import check_argument
 from flinkish.common.time import TimeLike, to_milliseconds
-from flinkish.datastream.delta_function import delta_of
+from flinkish.datastream.delta_function import check_threshold, delta_of
+from flinkish.errors import InvalidJobError
 
 T = TypeVar("T")
 W = TypeVar("W")
@@ -85,7 +87,8 @@ class Evictor(abc.ABC, Generic[T, W]):
 class _BuiltInEvictor(Evictor[T, W]):
     """Evicts before, or after, as ``do_evict_after`` says."""
 
-    do_evict_after: bool
+    def __init__(self, do_evict_after: bool):
+        self.do_evict_after: bool = check_argument(do_evict_after, bool, f"{type(self).__name__}()", "do_evict_after")
 
     def _evict(self, elements: list[TimestampedValue[T]], size: int) -> None:
         raise NotImplementedError
@@ -103,7 +106,12 @@ class CountEvictor(_BuiltInEvictor[T, W]):
     """Keeps the last ``max_count`` records."""
 
     def __init__(self, max_count: int, do_evict_after: bool = False):
-        self.max_count, self.do_evict_after = max_count, do_evict_after
+        super().__init__(do_evict_after)
+        self.max_count: int = check_argument(max_count, int, "CountEvictor()", "max_count")
+        if self.max_count < 0:
+            raise InvalidJobError(
+                f"CountEvictor() cannot keep {self.max_count} records", do="give how many of the last it keeps, 0 or more"
+            )
 
     @staticmethod
     def of(max_count: int, do_evict_after: bool = False) -> "CountEvictor":
@@ -119,7 +127,12 @@ class TimeEvictor(_BuiltInEvictor[T, W]):
     event time."""
 
     def __init__(self, window_size: TimeLike, do_evict_after: bool = False):
-        self.window_size_ms, self.do_evict_after = to_milliseconds(window_size), do_evict_after
+        super().__init__(do_evict_after)
+        self.window_size_ms = to_milliseconds(window_size)
+        if self.window_size_ms < 0:
+            raise InvalidJobError(
+                f"TimeEvictor() cannot keep the last {self.window_size_ms} ms", do="give a length of time, 0 or more"
+            )
 
     @staticmethod
     def of(window_size: TimeLike, do_evict_after: bool = False) -> "TimeEvictor":
@@ -143,8 +156,9 @@ class DeltaEvictor(_BuiltInEvictor[T, W]):
     """
 
     def __init__(self, threshold: float, delta_function: Any, do_evict_after: bool = False):
-        self.threshold, self.get_delta = threshold, delta_of(delta_function)
-        self.do_evict_after = do_evict_after
+        super().__init__(do_evict_after)
+        self.threshold = check_threshold(threshold, "DeltaEvictor")
+        self.get_delta = delta_of(delta_function, "DeltaEvictor")
 
     @staticmethod
     def of(threshold: float, delta_function: Any, do_evict_after: bool = False) -> "DeltaEvictor":

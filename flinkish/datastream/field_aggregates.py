@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import Any, Mapping, NamedTuple, Optional, Union
 
+from flinkish.common.basic_types import BasicType, BasicTypeInfo, PickledBytesTypeInfo, TypeInformation
 from flinkish.common.types import Row
-from flinkish.datastream.fields import Field, check_field, get_field
+from flinkish.datastream.fields import Field, added, check_field, declared_field_type, get_field
 from flinkish.datastream.functions import AggregateFunction, ProcessWindowFunction
 from flinkish.errors import InvalidJobError
 
@@ -33,9 +34,13 @@ class FieldAggregate(NamedTuple):
     field: Optional[Field]
 
 
-def described(aggregates: Mapping[str, Description], key_name: str) -> tuple[FieldAggregate, ...]:
+def described(
+    aggregates: Mapping[str, Description], key_name: str, record_type: Optional[TypeInformation] = None
+) -> tuple[FieldAggregate, ...]:
     """What a user has written as ``name=(field, kind)`` or ``name="count"``.
 
+    Args:
+        record_type: declared type of the records, if any.
     Raises:
         InvalidJobError: says which of them cannot be computed, and why.
     """
@@ -58,8 +63,21 @@ def described(aggregates: Mapping[str, Description], key_name: str) -> tuple[Fie
         field, kind = description
         if kind not in AGGREGATES:
             raise InvalidJobError(f"{call} knows no aggregate {kind!r}", do=f"give one of {', '.join(AGGREGATES)}")
-        found.append(FieldAggregate(name, kind, check_field(field, call)))
+        field_type = declared_field_type(record_type, check_field(field, call), call)
+        if kind in ("sum", "avg") and not _can_be_added(field_type):
+            raise InvalidJobError(
+                f"{call} cannot give the {kind} of the field {field!r}",
+                why=f"its declared type is {field_type}",
+                do="give a field of numbers, or count, min or max",
+            )
+        found.append(FieldAggregate(name, kind, field))
     return tuple(found)
+
+
+def _can_be_added(field_type: Optional[TypeInformation]) -> bool:
+    if isinstance(field_type, BasicTypeInfo):
+        return field_type.is_numeric() or field_type.basic_type is BasicType.BOOLEAN
+    return field_type is None or isinstance(field_type, PickledBytesTypeInfo)  # of durations among others
 
 
 class FieldAggregates(AggregateFunction):
@@ -86,6 +104,8 @@ class FieldAggregates(AggregateFunction):
                 part = 1
             elif kind == "avg":
                 part = (part, 1)
+            elif kind == "sum" and type(part) is bool:
+                part = int(part)
             accumulator[position] = _merged(kind, accumulator[position], part)
         return accumulator
 
@@ -127,7 +147,7 @@ def _merged(kind: str, first: Any, second: Any) -> Any:
     if first is None or second is None:
         return second if first is None else first
     if kind == "sum":
-        return first + second
+        return added(first, second)
     is_better = second < first if kind == "min" else second > first
     return second if is_better or first != first else first
 

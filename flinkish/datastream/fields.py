@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 from numbers import Number
 from typing import Any, Optional, Union
 
@@ -56,6 +56,20 @@ def declared_field_type(
             )
         return record_type
     return None
+
+
+#: More digits than decimals of 256 bits have, so that their sums are exact, and an end where exponents are huge.
+_EXACT = Context(prec=200)
+
+
+def added(first: Any, second: Any) -> Any:
+    """``first + second``; of decimals all digits, as Java's ``BigDecimal`` (Python alone keeps 28).
+
+    >>> added(Decimal("12345678901234567890"), Decimal("1E-10"))
+    Decimal('12345678901234567890.0000000001')
+    """
+    total = first + second
+    return _EXACT.add(first, second) if type(total) is Decimal else total
 
 
 def get_field(record: Any, field: Field) -> Any:

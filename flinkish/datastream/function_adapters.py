@@ -150,7 +150,7 @@ def check_function(function: Any, kind: type, method: str) -> Any:
     parameters = _PARAMETERS_OF_CALLABLE.get(kind)
     if parameters is None:
         (parameters,) = _PARAMETERS[kind].values()
-    _check_parameters(function, parameters, method)
+    check_parameters(function, parameters, method)
     return function
 
 
@@ -158,10 +158,10 @@ def _check_methods(function: Any, kind: type, method: str) -> None:
     for name in _NOT_ITERATED.get(kind, ()):
         _refuse_generator(getattr(function, name), method)
     for name, parameters in _PARAMETERS.get(kind, {}).items():
-        _check_parameters(getattr(function, name), parameters, method)
+        check_parameters(getattr(function, name), parameters, method)
 
 
-def _check_parameters(function: Any, parameters: tuple[str, ...], method: str) -> None:
+def check_parameters(function: Any, parameters: tuple[str, ...], method: str) -> None:
     """Refuse a function that cannot be called with that many arguments, if that is certain: what says
     nothing of its parameters (builtins) or may say it of another function (decorators) passes."""
     try:
@@ -372,7 +372,7 @@ class CallableCoMapFunction(CoMapFunction):
     def __init__(self, map1: Callable, map2: Callable):
         for function in (map1, map2):
             _refuse_generator(function, "map")
-            _check_parameters(function, ("value",), "map")
+            check_parameters(function, ("value",), "map")
         self._map1, self._map2 = map1, map2
 
     def map1(self, value: Any) -> Any:
@@ -385,7 +385,7 @@ class CallableCoMapFunction(CoMapFunction):
 class CallableCoFlatMapFunction(CoFlatMapFunction):
     def __init__(self, flat_map1: Callable, flat_map2: Callable):
         for function in (flat_map1, flat_map2):
-            _check_parameters(function, ("value",), "flat_map")
+            check_parameters(function, ("value",), "flat_map")
         self._flat_map1, self._flat_map2 = flat_map1, flat_map2
 
     def flat_map1(self, value: Any) -> Any:

@@ -87,7 +87,7 @@ class IntervalJoined:
 
     def _late(self, side: int, output_tag: OutputTag, method: str) -> "IntervalJoined":
         if not isinstance(output_tag, OutputTag):
-            raise InvalidJobError(f"{method}() takes an OutputTag, not {output_tag!r}")
+            raise InvalidJobError(f"{method}() takes an OutputTag, not {output_tag!r}", do='give OutputTag("late")')
         self._late_tags[side] = output_tag
         return self
 

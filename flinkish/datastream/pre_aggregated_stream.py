@@ -13,7 +13,9 @@ from typing import Any, Callable, Optional, Union
 from flinkish.common.arguments import check_argument
 from flinkish.common.time import TimeLike, to_milliseconds
 from flinkish.common.typeinfo import TypeInformation
+from flinkish.datastream.aggregations import field_aggregation
 from flinkish.datastream.data_stream import DataStream
+from flinkish.datastream.fields import Field
 from flinkish.datastream.function_adapters import check_function
 from flinkish.datastream.functions import AggregateFunction, Function, ReduceFunction
 from flinkish.datastream.keyed_stream import KeyedStream
@@ -27,7 +29,7 @@ __all__ = ["PreAggregatedStream", "PreAggregatedWindowedStream"]
 
 
 class PreAggregatedStream:
-    """Made by ``keyed_stream.pre_aggregate(...)``; `reduce` and `window` are as of the keyed stream.
+    """Made by ``keyed_stream.pre_aggregate(...)``; its methods are as of the keyed stream.
 
     Raises:
         InvalidJobError: the size or the latency is not positive."""
@@ -52,6 +54,25 @@ class PreAggregatedStream:
         partial = self._combined("Local Reduce", "reduce", function)
         reduced = partial._reduce("Keyed Reduce", _ReducePartial(function))
         return reduced.map(operator.itemgetter(1), self._keyed_stream.transformation.output_type)
+
+    def sum(self, position_to_sum: Field = 0) -> DataStream:
+        """The sum of a field so far, once for each batch; the same for those below."""
+        return self._of_field("sum", position_to_sum)
+
+    def min(self, position_to_min: Field = 0) -> DataStream:
+        return self._of_field("min", position_to_min)
+
+    def max(self, position_to_max: Field = 0) -> DataStream:
+        return self._of_field("max", position_to_max)
+
+    def min_by(self, position_to_min_by: Field = 0) -> DataStream:
+        return self._of_field("min_by", position_to_min_by)
+
+    def max_by(self, position_to_max_by: Field = 0) -> DataStream:
+        return self._of_field("max_by", position_to_max_by)
+
+    def _of_field(self, method: str, field: Field) -> DataStream:
+        return self.reduce(field_aggregation(method, field, self._keyed_stream.transformation.output_type))
 
     def window(self, window_assigner: WindowAssigner) -> "PreAggregatedWindowedStream":
         """Tumbling or sliding windows of event time, which the watermark fires."""

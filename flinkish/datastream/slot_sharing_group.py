@@ -135,6 +135,14 @@ class SlotSharingGroup:
             return self
 
         def build(self) -> "SlotSharingGroup":
+            """Raises: InvalidJobError: resources without CPU cores and heap memory above 0, as in Flink."""
+            cores, heap = self._resources.get("cpu_cores"), self._resources.get("task_heap_memory")
+            if self._resources and not (cores and cores > 0 and heap and heap.get_bytes()):
+                raise InvalidJobError(
+                    f"could not build the slot sharing group {self._name!r}",
+                    why="whoever asks for resources must give CPU cores and task heap memory, both above 0",
+                    do="add set_cpu_cores(...) and set_task_heap_memory_mb(...), or leave the resources out",
+                )
             return SlotSharingGroup(self._name, self._resources)
 
 

@@ -249,14 +249,8 @@ class StreamExecutionEnvironment:
         return self._set_all(state_backend.settings())
 
     def set_checkpoint_storage(self, storage: "CheckpointStorage") -> "StreamExecutionEnvironment":
-        check_argument(
-            storage,
-            CheckpointStorage,
-            "set_checkpoint_storage()",
-            "storage",
-            "give FileSystemCheckpointStorage(path) or JobManagerCheckpointStorage()",
-        )
-        return self._set_all(storage.settings())
+        self.get_checkpoint_config().set_checkpoint_storage(storage)
+        return self
 
     def set_restart_strategy(
         self, restart_strategy: RestartStrategyConfiguration
@@ -489,6 +483,8 @@ class StreamExecutionEnvironment:
             InvalidJobError: it cannot work."""
         from flinkish.graph.stream_graph_generator import StreamGraphGenerator
 
+        if job_name is not None:
+            check_argument(job_name, str, "execute()", "job_name")
         if not self._transformations:
             raise InvalidJobError(
                 "there is nothing to run",

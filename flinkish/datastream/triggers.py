@@ -9,10 +9,11 @@ import abc
 from enum import Enum
 from typing import Any, Generic, Optional, TypeVar
 
-from flinkish.common.constants import MIN_LONG_VALUE
+from flinkish.common.arguments import check_argument
+from flinkish.common.constants import MAX_LONG_VALUE, MIN_LONG_VALUE
 from flinkish.common.time import TimeLike, to_milliseconds
 from flinkish.common.typeinfo import Types
-from flinkish.datastream.delta_function import delta_of
+from flinkish.datastream.delta_function import check_threshold, delta_of
 from flinkish.datastream.functions import ReduceFunction
 from flinkish.datastream.state import (
     MergingState,
@@ -129,6 +130,10 @@ class Trigger(abc.ABC, Generic[T, W]):
         """Remove timers and state of a window that is dropped."""
 
 
+def _nested(trigger: Any, call: str) -> Trigger:
+    return check_argument(trigger, Trigger, call, "nested_trigger", "give a trigger, such as CountTrigger.of(10)")
+
+
 class EventTimeTrigger(Trigger[T, TimeWindow]):
     """Fires when the watermark passes the end of the window; then for each late record."""
 
@@ -203,7 +208,10 @@ class _ContinuousTrigger(Trigger[T, TimeWindow]):
     def __init__(self, interval: TimeLike):
         self.interval_ms = to_milliseconds(interval)
         if self.interval_ms <= 0:
-            raise InvalidJobError(f"the interval of a trigger must be above 0 ms, not {self.interval_ms}")
+            raise InvalidJobError(
+                f"the interval of a trigger must be above 0 ms, not {self.interval_ms}",
+                do="give the time between two results of a window, e.g. Time.seconds(10)",
+            )
         self.state_desc: ReducingStateDescriptor = ReducingStateDescriptor("fire-time", Min(), Types.LONG())
 
     def _register(self, ctx: Trigger.TriggerContext, time: int) -> None:
@@ -216,9 +224,12 @@ class _ContinuousTrigger(Trigger[T, TimeWindow]):
         self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext, fire_timestamp_state: MergingState
     ) -> None:
         """The state is of `state_desc`."""
-        next_fire = min(time + self.interval_ms, window.max_timestamp())
+        next_fire = self._next_fire(time, window, ctx)
         fire_timestamp_state.add(next_fire)
         self._register(ctx, next_fire)
+
+    def _next_fire(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> int:
+        return min(time + self.interval_ms, window.max_timestamp())
 
     def _start(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> None:
         state = ctx.get_partitioned_state(self.state_desc)
@@ -261,6 +272,13 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger[T]):
     def _delete(self, ctx, time):
         ctx.delete_event_time_timer(time)
 
+    def _next_fire(self, time, window, ctx):
+        """At the end of event time a window that has none itself (a global one) fires once more, and not at each of
+        the intervals until then."""
+        if window.max_timestamp() >= MAX_LONG_VALUE <= ctx.get_current_watermark():
+            return MAX_LONG_VALUE
+        return super()._next_fire(time, window, ctx)
+
     def on_element(self, element, timestamp, window, ctx) -> TriggerResult:
         if window.max_timestamp() <= ctx.get_current_watermark():
             return TriggerResult.FIRE
@@ -292,14 +310,19 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger[T]):
     def _delete(self, ctx, time):
         ctx.delete_processing_time_timer(time)
 
+    def _next_fire(self, time, window, ctx):
+        """The clock may be behind the end of an event-time window that is open: it goes on firing (FLINK-35069)."""
+        if time >= window.max_timestamp():
+            return time + self.interval_ms
+        return super()._next_fire(time, window, ctx)
+
     def on_element(self, element, timestamp, window, ctx) -> TriggerResult:
         self._start(ctx.get_current_processing_time(), window, ctx)
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time, window, ctx) -> TriggerResult:
-        if time == window.max_timestamp():
-            return TriggerResult.FIRE
-        return self._fire_if_due(time, window, ctx)
+        result = self._fire_if_due(time, window, ctx)
+        return TriggerResult.FIRE if time == window.max_timestamp() else result
 
     def on_event_time(self, time, window, ctx) -> TriggerResult:
         return TriggerResult.CONTINUE
@@ -309,7 +332,7 @@ class PurgingTrigger(Trigger[T, W]):
     """Fires as another trigger does, and forgets the content each time."""
 
     def __init__(self, nested_trigger: Trigger[T, W]):
-        self.nested_trigger = nested_trigger
+        self.nested_trigger = _nested(nested_trigger, "PurgingTrigger()")
 
     @staticmethod
     def of(nested_trigger: Trigger[T, W]) -> "PurgingTrigger":
@@ -342,7 +365,11 @@ class CountTrigger(Trigger[T, CountWindow]):
     """Fires whenever ``window_size`` records have come."""
 
     def __init__(self, window_size: int):
-        self.window_size = window_size
+        self.window_size: int = check_argument(window_size, int, "CountTrigger()", "window_size")
+        if self.window_size < 1:
+            raise InvalidJobError(
+                f"CountTrigger() cannot fire for every {self.window_size} records", do="give a count of 1 or more"
+            )
         self.count_state_descriptor: ReducingStateDescriptor = ReducingStateDescriptor(
             "count", Sum(), Types.LONG()
         )
@@ -385,7 +412,7 @@ class DeltaTrigger(Trigger[T, W]):
     """
 
     def __init__(self, threshold: float, delta_function: Any, state_type: Any = None):
-        self.threshold, self.get_delta = threshold, delta_of(delta_function)
+        self.threshold, self.get_delta = check_threshold(threshold, "DeltaTrigger"), delta_of(delta_function, "DeltaTrigger")
         self.state_desc: ValueStateDescriptor = ValueStateDescriptor("last-element", state_type)
 
     @staticmethod
@@ -429,7 +456,15 @@ class ProcessingTimeoutTrigger(Trigger[T, W]):
         reset_timer_on_new_record: bool = False,
         should_clear_on_timeout: bool = True,
     ):
-        self.nested_trigger, self.timeout_ms = nested_trigger, to_milliseconds(timeout)
+        call = "ProcessingTimeoutTrigger()"
+        self.nested_trigger, self.timeout_ms = _nested(nested_trigger, call), to_milliseconds(timeout)
+        if self.timeout_ms <= 0:
+            raise InvalidJobError(
+                f"the timeout of a trigger must be above 0 ms, not {self.timeout_ms}",
+                do="give how long the window waits for its trigger, e.g. Time.seconds(30)",
+            )
+        check_argument(reset_timer_on_new_record, bool, call, "reset_timer_on_new_record")
+        check_argument(should_clear_on_timeout, bool, call, "should_clear_on_timeout")
         self.reset_timer_on_new_record = reset_timer_on_new_record
         self.should_clear_on_timeout = should_clear_on_timeout
         self.state_desc: ValueStateDescriptor = ValueStateDescriptor("timeout", Types.LONG())

@@ -8,9 +8,12 @@ from __future__ import annotations
 import abc
 from typing import Any, Callable, Collection, Generic, Iterable, Optional, TypeVar, Union
 
+from flinkish.common.arguments import check_argument
+from flinkish.common.constants import MAX_LONG_VALUE
 from flinkish.common.serializer import TypeSerializer
 from flinkish.common.time import TimeLike, to_milliseconds
 from flinkish.common.typeinfo import Types
+from flinkish.datastream.function_adapters import check_parameters
 from flinkish.datastream.state import ValueStateDescriptor
 from flinkish.datastream.time_window import (
     CountWindow,
@@ -105,6 +108,10 @@ def _check_size(kind: str, size: int, offset: int, period: int, period_name: str
             + (f" and slide {period} ms" if period_name == "slide" else ""),
             why="both must be above 0" if period_name == "slide" else "the size must be above 0",
         )
+    if max(size, period) > MAX_LONG_VALUE:
+        raise InvalidJobError(
+            f"could not make {kind} windows of size {max(size, period)} ms", why="times have 64 bits"
+        )
     if abs(offset) >= period:
         raise InvalidJobError(
             f"could not make {kind} windows with offset {offset} ms",
@@ -194,11 +201,11 @@ class _CumulativeWindows(TimeWindowAssigner[T]):
     def __init__(self, max_size: TimeLike, step: TimeLike, offset: TimeLike = 0):
         self.max_size_ms, self.step_ms = to_milliseconds(max_size), to_milliseconds(step)
         self.offset_ms = to_milliseconds(offset)
-        _check_size("cumulative", self.max_size_ms, self.offset_ms, self.step_ms, "step")
-        if self.max_size_ms % self.step_ms:
+        _check_size("cumulative", self.max_size_ms, self.offset_ms, self.max_size_ms, "size")
+        if self.step_ms <= 0 or self.max_size_ms % self.step_ms:
             raise InvalidJobError(
                 f"could not make cumulative windows of at most {self.max_size_ms} ms with steps of {self.step_ms} ms",
-                why="the size must be a multiple of the step",
+                why="the size must be a multiple of the step, which is above 0",
             )
 
     @classmethod
@@ -239,11 +246,18 @@ class SessionWindowAssigner(MergingWindowAssigner[T, TimeWindow], TimeWindowAssi
         TimeWindow.merge_windows(windows, callback)
 
 
+def _no_gap(gap_ms: int) -> InvalidJobError:
+    return InvalidJobError(
+        f"the gap of a session must be above 0 ms, not {gap_ms}",
+        do="give how long after a record its session stays open, e.g. Time.minutes(5)",
+    )
+
+
 class _FixedGap(SessionWindowAssigner[T]):
     def __init__(self, session_gap: TimeLike):
         self.gap_ms = to_milliseconds(session_gap)
         if self.gap_ms <= 0:
-            raise InvalidJobError(f"the gap of a session must be above 0 ms, not {self.gap_ms}")
+            raise _no_gap(self.gap_ms)
 
     @classmethod
     def with_gap(cls, size: TimeLike):
@@ -255,7 +269,15 @@ class _FixedGap(SessionWindowAssigner[T]):
 
 class _DynamicGap(SessionWindowAssigner[T]):
     def __init__(self, session_window_time_gap_extractor: GapExtractor):
-        self.extractor = session_window_time_gap_extractor
+        extractor = self.extractor = session_window_time_gap_extractor
+        if isinstance(extractor, SessionWindowTimeGapExtractor):
+            return
+        if isinstance(extractor, type) or not callable(extractor):
+            raise InvalidJobError(
+                f"with_dynamic_gap() cannot use {extractor!r}",
+                do="give a SessionWindowTimeGapExtractor, or a callable of (record) that gives a length of time",
+            )
+        check_parameters(extractor, ("element",), "with_dynamic_gap")
 
     @classmethod
     def with_dynamic_gap(cls, extractor: GapExtractor):
@@ -267,7 +289,7 @@ class _DynamicGap(SessionWindowAssigner[T]):
         gap = extractor.extract if isinstance(extractor, SessionWindowTimeGapExtractor) else extractor
         gap_ms = to_milliseconds(gap(element))
         if gap_ms <= 0:
-            raise InvalidJobError(f"the gap of a session must be above 0 ms, not {gap_ms}")
+            raise _no_gap(gap_ms)
         return gap_ms
 
 
@@ -315,8 +337,11 @@ class _CountWindows(WindowAssigner[T, CountWindow]):
 
 class CountTumblingWindowAssigner(_CountWindows[T]):
     def __init__(self, window_size: int):
+        window_size = check_argument(window_size, int, "a count window", "size")
         if window_size <= 0:
-            raise InvalidJobError(f"the size of a count window must be above 0, not {window_size}")
+            raise InvalidJobError(
+                f"the size of a count window must be above 0, not {window_size}", do="give how many records it takes"
+            )
         super().__init__()
         self.window_size = window_size
 
@@ -333,9 +358,12 @@ class CountTumblingWindowAssigner(_CountWindows[T]):
 
 class CountSlidingWindowAssigner(_CountWindows[T]):
     def __init__(self, window_size: int, window_slide: int):
+        window_size = check_argument(window_size, int, "a count window", "size")
+        window_slide = check_argument(window_slide, int, "a count window", "slide")
         if window_size <= 0 or window_slide <= 0:
             raise InvalidJobError(
-                f"size and slide of a count window must be above 0, not {window_size} and {window_slide}"
+                f"size and slide of a count window must be above 0, not {window_size} and {window_slide}",
+                do="give how many records a window takes, and after how many the next one begins",
             )
         super().__init__()
         self.window_size, self.window_slide = window_size, window_slide
@@ -359,7 +387,9 @@ class GlobalWindows(WindowAssigner[T, GlobalWindow]):
     """All records of a key in one window, which fires only by a trigger of your own."""
 
     def __init__(self, default_trigger: Optional[Trigger] = None):
-        self.default_trigger: Trigger = NeverTrigger() if default_trigger is None else default_trigger
+        if default_trigger is None:
+            default_trigger = NeverTrigger()
+        self.default_trigger: Trigger = check_argument(default_trigger, Trigger, "GlobalWindows()", "default_trigger")
 
     @staticmethod
     def create_with_end_of_stream_trigger() -> "GlobalWindows":

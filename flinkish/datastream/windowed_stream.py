@@ -49,9 +49,7 @@ S = TypeVar("S", bound="_WindowedStream")
 
 
 def count_assigner(size: int, slide: int) -> WindowAssigner:
-    check_argument(size, int, "a count window", "size")
-    check_argument(slide, int, "a count window", "slide")
-    if slide:
+    if check_argument(slide, int, "a count window", "slide"):
         return CountSlidingWindowAssigner.of(size, slide)
     return CountTumblingWindowAssigner.of(size)
 
@@ -72,6 +70,9 @@ class _WindowedStream:
                 f"{method}() takes a WindowAssigner, not {given}",
                 do="give for example TumblingEventTimeWindows.of(Time.seconds(10))",
             )
+        serializer = window_assigner.get_window_serializer()
+        if not (hasattr(serializer, "serialize") and hasattr(serializer, "deserialize")):
+            raise _wrong_assigner(window_assigner, "get_window_serializer", serializer, "a TypeSerializer")
         self._keyed_stream = keyed_stream
         self.window_assigner = window_assigner
         self._trigger: Optional[Trigger] = None
@@ -90,20 +91,19 @@ class _WindowedStream:
     def trigger(self: S, trigger: Trigger) -> S:
         """When windows give their results, instead of the assigner's own trigger."""
         if not isinstance(trigger, Trigger):
-            raise InvalidJobError(f"trigger() takes a Trigger, not {trigger!r}")
-        if isinstance(self.window_assigner, MergingWindowAssigner) and not trigger.can_merge():
             raise InvalidJobError(
-                f"could not use the trigger {type(trigger).__name__} for {type(self.window_assigner).__name__}",
-                why="these windows merge, and the trigger's can_merge() says that it cannot",
-                do="take another trigger, or write its can_merge() and on_merge()",
+                f"trigger() takes a Trigger, not {trigger!r}", do="give an object, e.g. CountTrigger.of(10)"
             )
+        _check_merges(trigger, self.window_assigner)
         self._trigger = trigger
         return self
 
     def evictor(self: S, evictor: Evictor) -> S:
         """What a window forgets before or after its function runs.  It then keeps all of its records."""
         if not isinstance(evictor, Evictor):
-            raise InvalidJobError(f"evictor() takes an Evictor, not {evictor!r}")
+            raise InvalidJobError(
+                f"evictor() takes an Evictor, not {evictor!r}", do="give an object, e.g. CountEvictor.of(10)"
+            )
         self._evictor = evictor
         return self
 
@@ -111,14 +111,19 @@ class _WindowedStream:
         """How long after its end a window still takes late records."""
         lateness_ms = to_milliseconds(time_ms)
         if lateness_ms < 0:
-            raise InvalidJobError(f"the allowed lateness must be at least 0 ms, not {lateness_ms}")
+            raise InvalidJobError(
+                f"the allowed lateness must be at least 0 ms, not {lateness_ms}",
+                do="give how long a window is kept behind its end",
+            )
         self._allowed_lateness_ms = lateness_ms
         return self
 
     def side_output_late_data(self: S, output_tag: OutputTag) -> S:
         """Records that come too late for their window go to this side output."""
         if not isinstance(output_tag, OutputTag):
-            raise InvalidJobError(f"side_output_late_data() takes an OutputTag, not {output_tag!r}")
+            raise InvalidJobError(
+                f"side_output_late_data() takes an OutputTag, not {output_tag!r}", do='give OutputTag("late")'
+            )
         self._late_data_tag = output_tag
         return self
 
@@ -156,11 +161,13 @@ class _WindowedStream:
             aggregates: ``(field, kind)``, the field by position or name, the kind one of avg, count, max, min and sum;
                 or ``"count"``: of the records.
         Raises:
-            InvalidJobError: an aggregate is unknown, or its name is taken.
+            InvalidJobError: an aggregate is unknown, its name is taken, or the declared record has no such field or one
+                that cannot be added up.
         """
         key_field = self._keyed_stream.transformation.partitioner.key_field
         key_name = key_field if isinstance(key_field, str) else KEY
-        function = FieldAggregates(described(aggregates, key_name), key_field)
+        record_type = self._keyed_stream.transformation.output_type
+        function = FieldAggregates(described(aggregates, key_name, record_type), key_field)
         return self._apply("aggregate", function, NamedResult(function), None)
 
     def _of_field(self, method: str, field: Field, first: bool = True) -> DataStream:
@@ -198,6 +205,11 @@ class _WindowedStream:
         self, kind: str, function: Any, window_function: Any, output_type: Optional[TypeInformation]
     ) -> DataStream:
         check_type(output_type, f"the window {kind}")
+        if self._trigger is None:
+            trigger = self.window_assigner.get_default_trigger(self.get_execution_environment())
+            if not isinstance(trigger, Trigger):
+                raise _wrong_assigner(self.window_assigner, "get_default_trigger", trigger, "a Trigger")
+            _check_merges(trigger, self.window_assigner)
         operator = WindowOperator(
             self.window_assigner,
             kind,
@@ -211,6 +223,23 @@ class _WindowedStream:
         keyed = self._keyed_stream
         name = type(self.window_assigner).__name__
         return keyed._apply(name, operator, output_type, (keyed.key_selector,))
+
+
+def _check_merges(trigger: Trigger, assigner: WindowAssigner) -> None:
+    if isinstance(assigner, MergingWindowAssigner) and not trigger.can_merge():
+        raise InvalidJobError(
+            f"could not use the trigger {type(trigger).__name__} for {type(assigner).__name__}",
+            why="these windows merge, and the trigger's can_merge() says that it cannot",
+            do="take another trigger, or write its can_merge() and on_merge()",
+        )
+
+
+def _wrong_assigner(assigner: WindowAssigner, method: str, given: Any, wanted: str) -> InvalidJobError:
+    return InvalidJobError(
+        f"could not use windows of {type(assigner).__name__}",
+        why=f"its {method}() gave {given!r:.200}, not {wanted}",
+        do=f"return {wanted} from it",
+    )
 
 
 class WindowedStream(_WindowedStream):

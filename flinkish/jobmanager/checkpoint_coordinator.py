@@ -24,8 +24,9 @@ left out however often the driver fails.  When tasks fail, what only they have p
 will prepare it again.
 
 **Stopping with a savepoint.** All other checkpoints are given up and none begins.  When the savepoint is complete
-the tasks end by themselves; then the requester gets its location.  If it fails, the job goes on; with
-drain, event time has come to its end in some tasks already, so the job restarts from its newest checkpoint.
+the tasks end by themselves, and what it publishes is published; then the job is FINISHED, and the requester gets the
+location.  If it fails, the job goes on; with drain, event time has come to its end in some tasks already, so the job
+restarts from its newest checkpoint.  If a task fails after it was complete, the job goes on from it.
 
 **Recovery.** ``TasksStopped`` gives up every checkpoint but the one being stored, whose fate is
 not known.  ``Recover`` waits for that and for commits, then says where to go on.
@@ -95,6 +96,11 @@ _FINAL_RETRY_MS = 1_000
 _REQUEST_RETRY_MS = 50
 _REQUESTS_MAX = 100
 _IS_BATCH = "it is a batch job, and these have no state that is saved"
+
+# Of a job that did not stop although its savepoint is complete: why, what follows from that, and what to do.
+_GOES_ON = "tasks failed", ", and the job goes on from it", "stop the job again"
+_HAS_FAILED = "the job failed", "", "see why it failed; it can be started from the savepoint"
+_IS_CANCELLED = "the job was cancelled", "", "start it from the savepoint, if it should go on"
 
 
 @dataclass(frozen=True)
@@ -419,9 +425,6 @@ class CheckpointCoordinator:
         for pending in list(self.pending.values()):
             if execution in pending.waiting:
                 effects += self._give_up(pending, CheckpointFailureReason.TASK_CLOSING, now_ms, by_task=True)
-        if self.stopping is not None and self.stopped_location is not None and not self.running:
-            effects.append(SnapshotResult(self.stopping.request_id, self.stopped_location))
-            self.stopping = self.stopped_location = None
         return effects
 
     def _tick(self, late_ms: int, now_ms: int) -> list:
@@ -525,7 +528,7 @@ class CheckpointCoordinator:
             if self.active:
                 self.stopped_location = pending.location
             else:
-                effects += self._not_stopped(pending.location)
+                effects += self._not_stopped(pending.location, _GOES_ON)
         return effects
 
     def _fail_job(self, error: FlinkishError) -> list:
@@ -637,6 +640,7 @@ class CheckpointCoordinator:
 
     def _tasks_run(self, event: TasksRunning, now_ms: int) -> list:
         assert not self.pending and not self.recovering and not self.active
+        effects = [] if self.stopped_location is None else self._not_stopped(self.stopped_location, _GOES_ON)
         self.executions = set(event.executions)
         # Of those that have just stopped something may still be on its way.
         self.acknowledged = {
@@ -653,12 +657,13 @@ class CheckpointCoordinator:
         self.failures = 0
         self._begin_periods(now_ms)
         self.next_final_ms = now_ms
-        return []
+        return effects
 
     def _tasks_stopped(
         self, executions: frozenset[ExecutionAttemptID], reason: CheckpointFailureReason, now_ms: int
     ) -> list:
         self.active = self.recovering = False
+        has_stopped = not self.running  # only the publication has failed, which is repeated
         self.executions -= executions
         self.running -= executions
         effects: list = []
@@ -666,20 +671,22 @@ class CheckpointCoordinator:
             if pending.phase is not Phase.STORING:
                 effects += self._give_up(pending, reason, now_ms)
         effects += self._refuse_all("tasks of the job failed or were cancelled")
-        if self.stopped_location is not None:
-            effects += self._not_stopped(self.stopped_location)
+        if self.stopped_location is not None and not has_stopped:
+            cancelled = reason is CheckpointFailureReason.CANCELLED
+            effects += self._not_stopped(self.stopped_location, _IS_CANCELLED if cancelled else _GOES_ON)
         return effects + self._remove_orphans()
 
-    def _not_stopped(self, location: str) -> list:
-        """The savepoint is complete, yet the job goes on, from there; also with the tasks that have ended
-        because of it, so a restart of one region will not do."""
+    def _not_stopped(self, location: str, reason: tuple[str, str, str]) -> list:
+        """The savepoint is complete, yet the job does not finish.  If it goes on, then from there, also with the tasks
+        that have ended because of it: a restart of one region will not do."""
         assert self.stopping is not None
         request, self.stopping, self.stopped_location = self.stopping, None, None
+        why, then, do = reason
         error = CheckpointFailedError(
             f'job "{self.job_name}" did not stop with its savepoint',
             where=f"job {self.job_id}, attempt {self.attempt}",
-            why=f"tasks failed after the savepoint was complete; it is at {location}, and the job goes on from it",
-            do="stop the job again",
+            why=f"{why} after the savepoint was complete; it is at {location}{then}",
+            do=do,
             location=location,
         )
         result = SnapshotResult(request.request_id, error=error)
@@ -703,8 +710,12 @@ class CheckpointCoordinator:
         for pending in list(self.pending.values()):
             effects += self._give_up(pending, reason, now_ms)
         effects += self._refuse_all(f"the job is {status.name}")
-        if self.stopped_location is not None:
-            effects += self._not_stopped(self.stopped_location)
+        if self.stopping is not None and self.stopped_location is not None:
+            if status is JobStatus.FINISHED:
+                effects.append(SnapshotResult(self.stopping.request_id, self.stopped_location))
+                self.stopping = self.stopped_location = None
+            else:
+                effects += self._not_stopped(self.stopped_location, _IS_CANCELLED if cancelled else _HAS_FAILED)
         effects += self.completed.job_ended(status, unpublished=self.has_unpublished)
         folder = self._job_directory
         kept = (*self.completed.retained, *self.completed.others)

@@ -15,7 +15,7 @@ from typing import Optional
 
 from flinkish.common.job_status import JobStatus
 from flinkish.errors import ExternalError, FlinkishError
-from flinkish.jobmanager.events import AbortSinks, CommitSinks, JobEnding, ReleaseSlots, Warn
+from flinkish.jobmanager.events import AbortSinks, CommitSinks, JobEnding, ReleaseSlots, SnapshotResult, Warn
 from flinkish.jobmanager.job_state import Closing, JobState
 from flinkish.jobmanager.recovery import FOR_EVER_MS
 from flinkish.jobmanager.rescaling import could_not_rescale
@@ -106,10 +106,14 @@ class JobEnd(JobState):
             error = could_not_rescale(self.job_graph, f"the job is {status.name}")
             effects += self.rescaling.result(error)
             self.rescaling = None
+        of_checkpoints = self._checkpoints(JobEnding(status.name), now_ms)
+        # Who waits for the job to stop with a savepoint finds it stopped.
+        answers = [effect for effect in of_checkpoints if isinstance(effect, SnapshotResult)]
         return [
             *effects,
-            *self._checkpoints(JobEnding(status.name), now_ms),
+            *(effect for effect in of_checkpoints if not isinstance(effect, SnapshotResult)),
             *self._move(status, now_ms),
+            *answers,
             ReleaseSlots(self.job.job_id, f"job {self.job.job_id} is {status.name}"),
         ]
 

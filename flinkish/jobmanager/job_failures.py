@@ -21,6 +21,7 @@ Source: Flink's ``ExecutionFailureHandler``, ``RestartPipelinedRegionFailoverStr
 
 from __future__ import annotations
 
+import textwrap
 from typing import Collection, Optional
 
 from flinkish.common.job_status import JobStatus
@@ -126,9 +127,13 @@ class JobFailures(JobState):
         return effects + self._end_if_over(now_ms)
 
     def _restart_warning(self, error: FlinkishError, delay_ms: int) -> Warn:
+        why = error.why
+        if not why and "exception_type" in error.fields:  # user code raised
+            message = " ".join(str(error.fields.get("exception_message") or "").split())
+            why = textwrap.shorten(f"{error.fields['exception_type']}: {message}".removesuffix(": "), 200)
         return Warn(
             f"job restarts job={self.job.job_id} name={self.job.job_name!r} attempt={self.attempt + 1} "
-            f"delay_ms={delay_ms} error={error.what!r} why={error.why!r}"
+            f"failure={self.recovery.failures} delay_ms={delay_ms} error={error.what!r} why={why!r}"
         )
 
     def _fail_for_good(self, now_ms: int) -> list:

@@ -66,6 +66,7 @@ class Recovery:
     rng: "Optional[random.Random]" = None
     cause: Optional[FlinkishError] = None
     cause_is_consequence: bool = False
+    failures: int = 0  # since all tasks ran
     exceptions: ExceptionHistory = field(default_factory=ExceptionHistory)
     next_attempt: Optional[NextAttempt] = None
     began_ms: Optional[int] = None  # when the attempt failed, or was stopped, that the job goes on from
@@ -84,6 +85,7 @@ class Recovery:
     ) -> None:
         """``error`` is the cause from now on."""
         self.cause, self.cause_is_consequence = error, consequence
+        self.failures += 1
         self.exceptions.add(RootException(now_ms, attempt, error, task))
 
     def another(self, error: FlinkishError, now_ms: int, attempt: int, task: Optional[str]) -> None:
@@ -152,6 +154,7 @@ class Recovery:
 
     def end(self) -> None:
         """All tasks run, or the job is given up."""
+        self.failures = 0
         self.deadline_ms = self.progress_ms = FOR_EVER_MS
 
     def forgive(self, late_ms: int) -> None:

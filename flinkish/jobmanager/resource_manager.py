@@ -492,11 +492,14 @@ class ResourceManager:
         grows = event.growth and (self.grows_to is None or held + event.count <= self.grows_to)
         if missing > 0 and not (grows and self.lease is not None):
             available = max(self.capacity or 0, self.grows_to or 0) if event.growth else self.capacity
+            do = "lower the parallelism, or start the cluster with more slots"
+            if event.growth:
+                do = "stop the job with a savepoint, and start it from there with that parallelism (on a cluster with more slots)"
             error = NotEnoughSlotsError(
                 f"could not get {count_of(event.count, 'slot')}",
                 where=f'job "{event.job_name}" ({event.job_id})',
                 why=f"it needs {count_of(held + event.count, 'slot')}, the cluster has {available}",
-                do="lower the parallelism, or start the cluster with more slots",
+                do=do,
                 needed=held + event.count,
                 available=available,
             )

@@ -7,6 +7,8 @@ import time
 from collections import deque
 from typing import Any, Callable, Optional
 
+from flinkish.common.arguments import check_argument
+from flinkish.errors import UserError
 from flinkish.metrics.metricbase import (
     Counter,
     Distribution,
@@ -134,18 +136,24 @@ def _number_or_text(value: Any) -> Any:
 
 
 class _Gauge(Metric):
-    __slots__ = ("_read",)
+    __slots__ = ("read",)
 
     def __init__(self, read: Callable[[], Any]):
-        self._read = read
+        self.read = read
 
     def snapshot(self) -> Any:
         try:
-            value = self._read()
+            value = self.read()
             # Anything else might not pickle on its way to the JobManager, or be huge.
             return value if type(value) in _PLAIN else _number_or_text(value)
         except Exception as error:  # user code; one bad gauge must not take the others with it
             return f"{type(error).__name__}: {error}"[:_TEXT_MAX]
+
+
+def _positive(value: Any, call: str, parameter: str) -> int:
+    if check_argument(value, int, call, parameter) < 1:
+        raise UserError(f"{call} cannot use {value} as {parameter}", do="give at least 1")
+    return int(value)
 
 
 class OperatorMetricGroup(MetricGroup):
@@ -161,15 +169,21 @@ class OperatorMetricGroup(MetricGroup):
         self._metrics: dict[str, Any] = {}
 
     def _get(self, name: str, kind: type, make: Callable[[], Any]) -> Any:
-        path = self._prefix + name
+        path = self._prefix + check_argument(name, str, "MetricGroup", "name of a metric")
         metric = self._metrics.get(path)
         if metric is None:
             metric = self._metrics[path] = make()
         elif not isinstance(metric, kind):
-            raise ValueError(f"metric {path!r} is a {type(metric).__name__} already")
+            raise UserError(
+                f"could not make the metric {path!r}",
+                why=f"there is a {type(metric).__name__} of that name",
+                do="choose another name",
+            )
         return metric
 
     def add_group(self, name: str, extra: Optional[str] = None) -> "OperatorMetricGroup":
+        for part in (name, "" if extra is None else extra):
+            check_argument(part, str, "add_group()", "name of a group")
         group = OperatorMetricGroup(self._now_ms)
         group._metrics = self._metrics
         group._prefix = f"{self._prefix}{name}." + (f"{extra}." if extra is not None else "")
@@ -179,16 +193,24 @@ class OperatorMetricGroup(MetricGroup):
         return self._get(name, SimpleCounter, SimpleCounter)
 
     def gauge(self, name: str, obj: Callable[[], int]) -> None:
-        self._metrics[self._prefix + name] = _Gauge(obj)
+        if not callable(obj):
+            raise UserError(
+                f"gauge() cannot use {obj!r:.80}",
+                why=f"it is of type {type(obj).__name__}, and is not asked again when it changes",
+                do="give a function that returns the number: lambda: self.size",
+            )
+        self._get(name, _Gauge, lambda: _Gauge(obj)).read = obj  # of one name the newest
 
     def meter(self, name: str, time_span_in_seconds: int = 60) -> SimpleMeter:
-        return self._get(name, SimpleMeter, lambda: SimpleMeter(time_span_in_seconds, self._now_ms))
+        span_s = _positive(time_span_in_seconds, "meter()", "time_span_in_seconds")
+        return self._get(name, SimpleMeter, lambda: SimpleMeter(span_s, self._now_ms))
 
     def distribution(self, name: str) -> SimpleDistribution:
         return self._get(name, SimpleDistribution, SimpleDistribution)
 
     def histogram(self, name: str, window_size: int = 500) -> SimpleHistogram:
-        return self._get(name, SimpleHistogram, lambda: SimpleHistogram(window_size))
+        size = _positive(window_size, "histogram()", "window_size")
+        return self._get(name, SimpleHistogram, lambda: SimpleHistogram(size))
 
     def snapshot(self) -> dict[str, Any]:
         """The figures of this group and those below it, by dotted name from the operator on."""

@@ -52,6 +52,7 @@ from flinkish.operators.watermarks import (
     CombinedWatermark,
     EventTimeAssigner,
     checked_timestamp,
+    checked_watermark,
     timestamp_caller,
 )
 
@@ -285,7 +286,7 @@ class SourceOperator(RuntimeOperator):
 
     def update_part(self, part: str, watermark: int) -> None:
         self.combined.add(part)
-        advanced = self.combined.update(part, watermark)
+        advanced = self.combined.update(part, checked_watermark(watermark))
         self._update_status()
         if advanced:
             self._emit_combined()
@@ -377,6 +378,9 @@ class _GeneratorOutput:
         self._source.set_part_idle(self._part, False)
 
 
+_INTS = {int, type(None)}
+
+
 class _Output(SourceOutput):
     """Takes the records of one split."""
 
@@ -420,6 +424,8 @@ class _Output(SourceOutput):
             timestamp_ms = source.call(
                 self._timestamp, value, timestamp_ms, record=value, role="timestamp assigner"
             )
+        elif type(timestamp_ms) is not int and timestamp_ms is not None:
+            timestamp_ms = source.call(checked_timestamp, timestamp_ms, record=value, role="timestamp")
         source.append(value, timestamp_ms)
         assigner.records += 1
         if self._on_batch is not None:
@@ -440,6 +446,12 @@ class _Output(SourceOutput):
             self._wake()
         if self._assign is not None:
             timestamps_ms = self._assign_batch(values, timestamps_ms)
+        elif timestamps_ms is not None and not _INTS >= set(map(type, timestamps_ms)):
+            check, call = checked_timestamp, self._source.call
+            timestamps_ms = [
+                None if time is None else call(check, time, record=value, role="timestamp")
+                for value, time in zip(values, timestamps_ms)
+            ]
         self._source.extend(values, timestamps_ms)
         self._assigner.records += len(values)
         if timestamps_ms is not None and self._assigner.makes_watermarks:

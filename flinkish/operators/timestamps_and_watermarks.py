@@ -11,7 +11,12 @@ from typing import Any, Optional
 from flinkish.common import options
 from flinkish.messages.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from flinkish.operators.operator import RuntimeOperator, is_end
-from flinkish.operators.watermarks import EventTimeAssigner, checked_timestamp, timestamp_caller
+from flinkish.operators.watermarks import (
+    EventTimeAssigner,
+    checked_timestamp,
+    checked_watermark,
+    timestamp_caller,
+)
 
 
 class TimestampsAndWatermarksOperator(RuntimeOperator):
@@ -39,6 +44,7 @@ class TimestampsAndWatermarksOperator(RuntimeOperator):
     # ---- WatermarkOutput, for the generator -----------------------------------------------------
 
     def emit_watermark(self, timestamp_ms: int) -> None:
+        timestamp_ms = checked_watermark(timestamp_ms)
         if timestamp_ms > self.emitted:
             self.mark_active()
             self.emitted = timestamp_ms

@@ -175,3 +175,15 @@ def checked_timestamp(timestamp: Any) -> int:
     if not MIN_WATERMARK_MS < whole <= MAX_WATERMARK_MS:
         raise ValueError(f"an event time must lie between -2**63 and 2**63 - 1 ms, got {whole}")
     return whole
+
+
+def checked_watermark(watermark: Any) -> int:
+    """What a generator or a source gave as a watermark, as int ms."""
+    if type(watermark) is int and MIN_WATERMARK_MS <= watermark <= MAX_WATERMARK_MS:
+        return watermark
+    if isinstance(watermark, bool) or not hasattr(watermark, "__index__"):
+        raise TypeError(f"a watermark must be an int of milliseconds since the epoch, got {watermark!r}")
+    whole = watermark.__index__()
+    if not MIN_WATERMARK_MS <= whole <= MAX_WATERMARK_MS:
+        raise ValueError(f"a watermark must fit in 64 bits, got {whole}")
+    return whole

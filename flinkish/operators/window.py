@@ -27,7 +27,6 @@ from flinkish.operators.copying import freeze
 from flinkish.operators.operator import Item
 from flinkish.operators.windowing.base import WindowOperatorBase
 from flinkish.operators.windowing.contexts import FiredWindow
-from flinkish.state.keyed_snapshot import StateKind
 
 _MISSING = object()
 
@@ -51,18 +50,16 @@ class AlignedWindowOperator(WindowOperatorBase):
 
     # ---- checkpoints ----------------------------------------------------------------------------
 
-    def restore_keyed(self, reader, key_groups):
-        saved = reader.states.get(WINDOW_STATE_NAME)
-        if saved is not None and saved.kind is not StateKind.VALUE:
-            raise self.other_windows("they were saved for each key, and are windows that all keys share now")
-        super().restore_keyed(reader, key_groups)
+    def form(self):
+        return {"kept": "for all keys together", "size": f"{self.size_ms} ms", **super().form()}
 
     def initialize_state(self):
         """The watermark says which of the restored windows have fired."""
         super().initialize_state()
         self._set_limits(self.current_watermark)
         self._to_fire = sorted(start for start in self.windows if start > self.fired_limit)
-        self._to_drop = sorted(self.windows) if self.lateness_ms else []
+        # Without a lateness only those that were kept for a longer one.
+        self._to_drop = sorted(start for start in self.windows if self.lateness_ms or start <= self.fired_limit)
 
     # ---- records --------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ class RestClient:
         return self._operation("POST", job_id, "savepoints", "savepoints", {"target-directory": directory})["location"]
 
     def stop(self, job_id: str, drain: bool, directory: Optional[str]) -> str:
-        """The location of the savepoint, when all tasks have ended.  Raises FlinkishError: what it has failed with."""
+        """The location of the savepoint, when the job is FINISHED.  Raises FlinkishError: what it has failed with."""
         body = {"targetDirectory": directory, "drain": drain}
         return self._operation("POST", job_id, "stop", "savepoints", body)["location"]
 

@@ -15,6 +15,7 @@ import threading
 import time
 from typing import Any, Callable, Mapping, Optional
 
+from flinkish.common import options
 from flinkish.errors import CheckpointStorageError, FlinkishError, InternalError, LeadershipLostError
 from flinkish.jobmanager.events import (
     DiscardCheckpoint,
@@ -26,7 +27,7 @@ from flinkish.jobmanager.events import (
 from flinkish.messages.checkpoints import JOB_MANAGER_STORAGE, CompletedCheckpoint, FileHandle
 from flinkish.shell.coordinator_worker import CoordinatorWorker
 from flinkish.shell.high_availability import LedJob
-from flinkish.storage.checkpoint_storage import CheckpointStorage
+from flinkish.storage.checkpoint_storage import CheckpointStorage, storage_at
 
 log = logging.getLogger(__name__)
 
@@ -109,9 +110,8 @@ class CheckpointFiles:
                     self._attempt("delete a file of a checkpoint", uri, functools.partial(self._delete, uri))
 
     def _store(self, checkpoint: CompletedCheckpoint) -> Optional[FlinkishError]:
-        parent = checkpoint.location.rstrip("/").rpartition("/")[0]
         try:
-            CheckpointStorage(parent, self._configuration).store_metadata(checkpoint)
+            storage_at(_parent(checkpoint.location), self._configuration).store_metadata(checkpoint)
             self._record(checkpoint)
         except FlinkishError as error:
             self._leads = not isinstance(error, LeadershipLostError)
@@ -145,14 +145,14 @@ class CheckpointFiles:
             self._led.remove_checkpoint(location)
         job_folder = f"{self._directory.rstrip('/')}/{self._job_id}"
         if location == job_folder:
-            CheckpointStorage(self._directory, self._configuration).discard_job(self._job_id)
+            # Of the folder as it is configured: the paths of a job's folders are those of its own storage.
+            configured = options.read(self._configuration, options.CHECKPOINT_DIRECTORY)
+            CheckpointStorage(configured or self._directory, self._configuration).discard_job(self._job_id)
         else:
-            parent = location.rstrip("/").rpartition("/")[0]
-            CheckpointStorage(parent, self._configuration).discard(location)
+            storage_at(_parent(location), self._configuration).discard(location)
 
     def _delete(self, uri: str) -> None:
-        parent = uri.rpartition("/")[0]
-        CheckpointStorage(parent, self._configuration).delete_file(FileHandle(uri, 0))
+        storage_at(_parent(uri), self._configuration).delete_file(FileHandle(uri, 0))
 
     def _attempt(self, what: str, where: str, action: Callable[[], None]) -> None:
         try:
@@ -164,6 +164,10 @@ class CheckpointFiles:
         """Around an order: a bug, after which nothing is stored any more."""
         log.error("the thread of the checkpoint storage failed job=%s", self._job_id, exc_info=error)
         self._say(MetadataStored(-1, InternalError("the thread of the checkpoint storage failed")))
+
+
+def _parent(location: str) -> str:
+    return location.rstrip("/").rpartition("/")[0]
 
 
 def _nothing() -> None:

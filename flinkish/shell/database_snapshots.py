@@ -111,8 +111,7 @@ class BaseMaterialiser:
 
     def delete(self, files: Iterable[FileHandle]) -> None:
         def work() -> None:
-            for file in files:
-                self._storage.delete_file(file)
+            self._storage.forget(files, self.shared_location)
 
         def failed(error: Any) -> None:
             log.warning("could not delete a file that no checkpoint refers to error=%s", error)

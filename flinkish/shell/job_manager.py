@@ -255,7 +255,7 @@ class JobManager:
         """
         self.check_process()
         runtime = job if isinstance(job, JobRuntime) else JobRuntime(job)
-        managed = ManagedJob(self, runtime.job_id, runtime.job_name)
+        managed = ManagedJob(self, runtime.job_id, runtime.job_name, runtime.job_graph.configuration)
         with self._lock:
             if self._closing:
                 raise InternalError(f'could not submit job "{runtime.job_name}"', why="the cluster is closed")
@@ -272,7 +272,7 @@ class JobManager:
         self, job_id: str, kind: SnapshotKind, directory: Optional[str]
     ) -> CompletableFuture[str]:
         """A checkpoint or savepoint of a job; its location when it is complete, and for one that stops the job
-        when all tasks have ended.  ``directory``: URI for a savepoint; None: as the job says."""
+        when the job is FINISHED.  ``directory``: URI for a savepoint; None: as the job says."""
         return self._request(lambda id_: CheckpointEvent(job_id, SnapshotRequested(id_, kind, directory)))
 
     def rescale(self, job_id: str, parallelism: Parallelism) -> CompletableFuture[None]:

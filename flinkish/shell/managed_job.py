@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, Mapping, Optional
 
 from flinkish.common.accumulators import merge_accumulators
 from flinkish.common.completable_future import CompletableFuture
+from flinkish.common.file_system import absolute_uri, without_secrets
 from flinkish.common.job_execution_result import JobExecutionResult
 from flinkish.common.job_status import JobStatus
-from flinkish.errors import FlinkishError, JobCancelledError
+from flinkish.errors import FlinkishError, InvalidJobError, JobCancelledError
 from flinkish.graph.rescale_job_graph import Parallelism
 from flinkish.jobmanager.dispatcher import Dispatcher
 from flinkish.jobmanager.events import CancelRequested
 from flinkish.messages.checkpoints import SnapshotKind
-from flinkish.storage.checkpoint_storage import CheckpointStorage
+from flinkish.storage.checkpoint_storage import CheckpointStorage, storage_at
 
 if TYPE_CHECKING:
     from flinkish.shell.job_manager import JobManager
@@ -24,10 +25,13 @@ _WAIT_SLICE_S = 0.5  # so that Ctrl-C reaches a main thread that waits
 
 
 class ManagedJob:
-    """A job of a JobManager, for who submitted it.  Any thread may use it."""
+    """A job of a JobManager, for who submitted it.  Any thread may use it.
 
-    def __init__(self, manager: "JobManager", job_id: str, job_name: str):
+    ``configuration``: the job's, which says how storage is reached."""
+
+    def __init__(self, manager: "JobManager", job_id: str, job_name: str, configuration: Mapping[str, Any]):
         self.job_id, self.job_name = job_id, job_name
+        self._configuration = configuration
         self._manager = manager
         self._status = JobStatus.CREATED
         self._error: Optional[FlinkishError] = None
@@ -58,7 +62,7 @@ class ManagedJob:
 
     def take_savepoint(self, directory: Optional[str] = None) -> CompletableFuture[str]:
         """A savepoint below ``directory``, None: the configured folder; the job goes on.  Its location."""
-        return self._manager.take_snapshot(self.job_id, SnapshotKind.SAVEPOINT, _absolute(directory))
+        return self._manager.take_snapshot(self.job_id, SnapshotKind.SAVEPOINT, self._location(directory))
 
     def take_checkpoint(self) -> CompletableFuture[str]:
         """A checkpoint out of turn.  Its location."""
@@ -67,7 +71,7 @@ class ManagedJob:
     def stop(self, drain: bool, directory: Optional[str] = None) -> CompletableFuture[str]:
         """Take a savepoint, then end the job; ``drain``: event time comes to its end before."""
         kind = SnapshotKind.SAVEPOINT_TERMINATE if drain else SnapshotKind.SAVEPOINT_SUSPEND
-        return self._manager.take_snapshot(self.job_id, kind, _absolute(directory))
+        return self._manager.take_snapshot(self.job_id, kind, self._location(directory))
 
     def rescale(self, parallelism: Parallelism) -> CompletableFuture[None]:
         """Go on with another parallelism."""
@@ -128,6 +132,27 @@ class ManagedJob:
         """How far event time is and what holds it back, see ``jobmanager.watermark_explanation``."""
         return self._manager.explain_watermarks(self.job_id, operator)
 
+    def _location(self, directory: Optional[str]) -> Optional[str]:
+        """Relative to the folder of the driver, in the form that the checkpoint storage gives.
+
+        Raises:
+            InvalidJobError: there is no file system for it, or it says how it is reached, which slots do not hear.
+        """
+        if directory is None:
+            return None
+        uri = absolute_uri(directory)
+        if uri.startswith(("/", "file:")):
+            return CheckpointStorage(uri).directory
+        if "?" in uri or "@" in uri:
+            raise InvalidJobError(
+                f"could not take a savepoint in {without_secrets(uri)}",
+                why="its URI has a query or keys, and these do not reach the slots",
+                do="name the folder alone; the job's configuration has the server and its keys (s3.endpoint, s3.access-key, "
+                "s3.secret-key), or a URI with them as execution.checkpointing.savepoint-dir",
+            )
+        storage_at(uri, self._configuration, lazy=True)
+        return uri.rstrip("/")
+
     def describe(self) -> dict:
         """Status, tasks and slots as plain data."""
 
@@ -137,8 +162,3 @@ class ManagedJob:
             )
 
         return self._manager._ask(find, {})
-
-
-def _absolute(directory: Optional[str]) -> Optional[str]:
-    """Relative to the folder of the driver, in the form that the checkpoint storage gives."""
-    return None if directory is None else CheckpointStorage(directory).directory

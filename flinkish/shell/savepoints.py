@@ -21,8 +21,8 @@ from flinkish.storage.checkpoint_storage import CheckpointStorage, FoundSavepoin
 
 
 def list_savepoints(directory: Any, configuration: Optional[Mapping[str, Any]] = None) -> list[FoundSavepoint]:
-    """The savepoints and checkpoints directly below a folder, newest first, and folders that should be some with
-    what they lack.
+    """The savepoints and checkpoints below a folder (directly, or as ``<job id>/chk-<n>``, where jobs keep theirs), newest
+    first, and folders that should be some with what they lack.
 
     Raises:
         CheckpointStorageError: there is no such folder, or it cannot be read.

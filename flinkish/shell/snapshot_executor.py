@@ -21,6 +21,8 @@ State in a database (rocksdb) stands still without a child, which could not use 
 it (`database_snapshots`).
 
 What an unaligned barrier has overtaken is bytes already: up to 20 kB in the message, else the thread writes a file.
+
+What the thread writes while its snapshot is dropped, it deletes again: the JobManager may have deleted the folder before.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ import logging
 import queue
 import threading
 import time
-from typing import IO, Any, BinaryIO, Callable, Mapping, Optional, Union
+from typing import IO, Any, BinaryIO, Callable, Iterable, Mapping, Optional, Union
 
 from flinkish.common import options as config
 from flinkish.errors import FlinkishError, InternalError
@@ -49,7 +51,7 @@ from flinkish.operators.snapshots import TaskSnapshot
 from flinkish.shell.database_snapshots import BaseMaterialiser, write_snapshot
 from flinkish.shell.event_loop import EventLoop
 from flinkish.shell.snapshot_children import BASES, CHECKPOINTS, Contents, Files, SnapshotChildren, close_files
-from flinkish.storage.checkpoint_storage import CheckpointStorage
+from flinkish.storage.checkpoint_storage import CheckpointStorage, storage_at
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +62,8 @@ SYNCHRONOUS_BYTES_MAX = 1 << 20
 INLINE_BYTES_MAX = 20 * 1024
 
 _READ_BYTES = 1 << 20
+#: What is being written when the slot ends is deleted again, if that takes no longer.
+_END_TIMEOUT_S = 2.0
 
 Handles = dict[str, tuple[Union[KeyedStateHandle, IncrementalKeyedStateHandle], ...]]
 _Key = tuple[ExecutionAttemptID, int]
@@ -104,6 +108,7 @@ class SnapshotExecutor:
         self._wanted_in_flight: set[_Key] = set()
         self._worker: Optional[_Worker] = None
         self._base_worker: Optional[_Worker] = None  # so that no acknowledgement waits for a base
+        self._closed = False
 
     def configure(self, configuration: Mapping[str, Any]) -> None:
         """The job's; nothing is under way."""
@@ -138,7 +143,7 @@ class SnapshotExecutor:
         def write() -> Contents:
             return contents | {name: storage.write(snapshot.location_of(name), data) for name, data in large.items()}
 
-        self._write_in_thread(key, snapshot, write, begun_ns)
+        self._write_in_thread(key, snapshot, storage, write, begun_ns)
 
     def _write_databases(
         self, key: _Key, snapshot: TaskSnapshot, storage: Optional[CheckpointStorage], begun_ns: int
@@ -150,7 +155,11 @@ class SnapshotExecutor:
                 self._wanted.discard(key)
                 self._on_stored(*key, stored[0], (time.monotonic_ns() - begun_ns) // 1_000_000, stored[1])
 
-        work = functools.partial(write_snapshot, snapshot, storage, INLINE_BYTES_MAX)
+        work: Callable[[], Any] = functools.partial(write_snapshot, snapshot, storage, INLINE_BYTES_MAX)
+        if storage is not None:
+            work = self._while_wanted(
+                self._wanted, key, storage, snapshot.options, work, lambda stored: _private(stored[0])
+            )
         self._in_thread(work, done, lambda error: self._failed(key, error))
 
     def materialiser(self, job_id: str) -> Optional[BaseMaterialiser]:
@@ -210,8 +219,10 @@ class SnapshotExecutor:
         key = execution, checkpoint_id
         self._wanted_in_flight.add(key)
 
+        storage = self._storage_of(options)
+
         def write() -> Bytes:
-            return self._storage_of(options).write(options.location, data)
+            return storage.write(options.location, data)
 
         def done(content: Bytes) -> None:
             if key in self._wanted_in_flight:
@@ -224,11 +235,12 @@ class SnapshotExecutor:
                 log.warning("records in flight not stored execution=%s checkpoint=%d\n%s", *key, error)
                 self._on_failed(*key, error)
 
-        self._in_thread(write, done, failed)
+        work = self._while_wanted(self._wanted_in_flight, key, storage, options, write, lambda file: [file])
+        self._in_thread(work, done, failed)
 
     def drop(self, execution: ExecutionAttemptID, checkpoint_id: int) -> None:
-        """It is not wanted any more; neither callback follows.  What it has written belongs to the folder of
-        its checkpoint, which the JobManager deletes."""
+        """It is not wanted any more; neither callback follows.  What it has written until now belongs to the folder of
+        its checkpoint, which the JobManager deletes from now on."""
         key = execution, checkpoint_id
         self._wanted.discard(key)
         self._wanted_in_flight.discard(key)
@@ -248,11 +260,15 @@ class SnapshotExecutor:
     def close(self) -> None:
         """Drop all that is under way."""
         self._children.close()
+        self._closed = True
         self._wanted.clear()
         self._wanted_in_flight.clear()
-        for worker in (self._worker, self._base_worker):
-            if worker is not None:
-                worker.stop()
+        workers = [worker for worker in (self._worker, self._base_worker) if worker is not None]
+        for worker in workers:
+            worker.stop()
+        deadline_s = time.monotonic() + _END_TIMEOUT_S
+        for worker in workers:
+            worker.wait(deadline_s - time.monotonic())
 
     # ---- storage --------------------------------------------------------------------------------
 
@@ -260,7 +276,7 @@ class SnapshotExecutor:
         return self._storage_at(options.location)
 
     def _storage_at(self, uri: str) -> CheckpointStorage:
-        """The configured one if ``uri`` lies in it, which knows endpoints and keys; else one for its folder."""
+        """The configured one if ``uri`` lies in it; else one for its folder."""
         directory = config.read(self._configuration, config.CHECKPOINT_DIRECTORY)
         if directory is not None:
             storage = self._storage_in(str(directory))
@@ -269,11 +285,12 @@ class SnapshotExecutor:
         return self._storage_in(uri.rpartition("/")[0] or uri)
 
     def _storage_in(self, directory: str) -> CheckpointStorage:
+        """Lazy: this thread waits for no server."""
         storage = self._storages.get(directory)
         if storage is None:
             if len(self._storages) > 64:  # folders of savepoints
                 self._storages.clear()
-            storage = self._storages[directory] = CheckpointStorage(directory, self._configuration)
+            storage = self._storages[directory] = storage_at(directory, self._configuration, lazy=True)
         return storage
 
     # ---- the child ------------------------------------------------------------------------------
@@ -290,7 +307,7 @@ class SnapshotExecutor:
             else:
                 assert storage is not None
                 upload = functools.partial(_upload, storage, snapshot.location_of, files)
-                self._write_in_thread(key, snapshot, lambda: {**answer, **upload()}, begun_ns)
+                self._write_in_thread(key, snapshot, storage, lambda: {**answer, **upload()}, begun_ns)
 
         uploaded = [
             operator_id
@@ -305,18 +322,60 @@ class SnapshotExecutor:
     # ---- the thread -----------------------------------------------------------------------------
 
     def _write_in_thread(
-        self, key: _Key, snapshot: TaskSnapshot, work: Callable[[], Contents], begun_ns: int
+        self,
+        key: _Key,
+        snapshot: TaskSnapshot,
+        storage: CheckpointStorage,
+        write: Callable[[], Contents],
+        begun_ns: int,
     ) -> None:
         self._wanted.add(key)
 
-        def done(contents: Contents) -> None:
+        def done(contents: Optional[Contents]) -> None:
             if key in self._wanted:
+                assert contents is not None
                 self._wanted.discard(key)
                 self._stored(key, snapshot, contents, begun_ns)
-            else:
+            elif contents is not None:
                 _tell_logs(snapshot, contents)
 
+        def unwanted(contents: Contents) -> list[Bytes]:
+            """Of an addition to a log its log hears, while there is somebody to tell it."""
+            return [
+                content
+                for operator_id, content in contents.items()
+                if self._closed or snapshot.keyed[operator_id].addition is None
+            ]
+
+        work = self._while_wanted(self._wanted, key, storage, snapshot.options, write, unwanted)
         self._in_thread(work, done, lambda error: self._failed(key, error))
+
+    def _while_wanted(
+        self,
+        wanted: set[_Key],
+        key: _Key,
+        storage: CheckpointStorage,
+        options: CheckpointOptions,
+        work: Callable[[], Any],
+        unwanted: Callable[[Any], Iterable[Bytes]],
+    ) -> Callable[[], Any]:
+        """``work``, for the thread; None is its result when it was dropped before.  ``unwanted``: which of what it has
+        written is deleted when it was dropped meanwhile."""
+
+        def run() -> Any:
+            if key not in wanted:
+                return None
+            written: Iterable[Bytes] = ()
+            try:
+                result = work()
+                written = unwanted(result)
+                return result
+            finally:
+                if key not in wanted:
+                    files = [content for content in written if isinstance(content, FileHandle)]
+                    storage.forget(files, options.location, options.shared_location)
+
+        return run
 
     def _in_thread(
         self,
@@ -367,6 +426,14 @@ class SnapshotExecutor:
         self._on_stored(*key, handles, async_ms, uploaded)
 
 
+def _private(handles: Handles) -> list[Bytes]:
+    """What no other checkpoint refers to."""
+    found: list[Bytes] = []
+    for handle in (handle for of_operator in handles.values() for handle in of_operator):
+        found += [handle.content] if isinstance(handle, KeyedStateHandle) else handle.private.values()
+    return found
+
+
 def _tell_logs(snapshot: TaskSnapshot, contents: Mapping[str, Bytes]) -> None:
     for operator_id, content in contents.items():
         addition = snapshot.keyed[operator_id].addition
@@ -415,13 +482,18 @@ class _Worker:
 
     def __init__(self, name: str) -> None:
         self._queue: queue.SimpleQueue[Optional[Callable[[], None]]] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
 
     def submit(self, work: Callable[[], None]) -> None:
         self._queue.put(work)
 
     def stop(self) -> None:
         self._queue.put(None)
+
+    def wait(self, timeout_s: float) -> None:
+        """Until it has stopped, or the time is over."""
+        self._thread.join(max(0.0, timeout_s))
 
     def _run(self) -> None:
         while (work := self._queue.get()) is not None:

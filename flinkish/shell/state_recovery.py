@@ -12,6 +12,7 @@ from typing import Any, Mapping, Optional
 
 from flinkish.common import options
 from flinkish.common.configuration import Configuration
+from flinkish.common.file_system import absolute_uri
 from flinkish.datastream.partitioners import CustomPartitioner
 from flinkish.errors import CorruptSnapshotError, InvalidJobError
 from flinkish.graph.job_graph import JobGraph
@@ -20,7 +21,7 @@ from flinkish.jobmanager.completed_checkpoints import CheckpointRetention
 from flinkish.jobmanager.job_description import CheckpointSettings
 from flinkish.jobmanager.restore_decision import adopt_max_parallelism, decide_restore
 from flinkish.messages.checkpoints import JOB_MANAGER_STORAGE, CompletedCheckpoint
-from flinkish.storage.checkpoint_storage import CheckpointStorage
+from flinkish.storage.checkpoint_storage import CheckpointStorage, storage_at
 from flinkish.storage.ha_store import JobRecord
 
 log = logging.getLogger(__name__)
@@ -203,7 +204,7 @@ def load_checkpoint(path: Any, configuration: Optional[Mapping[str, Any]] = None
     Raises:
         CorruptSnapshotError: there is none, or it is not whole.
     """
-    return CheckpointStorage(path, configuration or Configuration()).load(path)
+    return storage_at(absolute_uri(path), configuration or Configuration()).load(path)
 
 
 def newest_of_name(

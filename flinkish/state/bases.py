@@ -9,11 +9,15 @@ Who uses it: `rocksdb` (files of the database), `changelog` (a file with all ent
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Callable, Iterable, Mapping, Optional, Protocol
 
 from flinkish.common import options as config
+from flinkish.errors import CheckpointStorageError
 from flinkish.messages.checkpoints import FileHandle
+
+log = logging.getLogger(__name__)
 
 #: After a base that could not be stored.
 RETRY_MS = 10_000
@@ -40,13 +44,20 @@ class Materialiser(Protocol):
 class BaseSchedule:
     """One base at a time, none for a while after one that failed; with a changelog one after an interval at the latest.
 
-    >>> schedule = BaseSchedule({}, lambda: 0)
+    When more have failed one after the other than ``state.changelog.max-failures-allowed``, the task fails with the last
+    error, at its next batch or snapshot: else changes pile up for ever, and nobody hears of it.
+
+    >>> schedule = BaseSchedule({}, lambda: 0, "counts")
     >>> schedule.is_due(outgrown=True), schedule.begin(), schedule.is_due(outgrown=True)
     (True, None, False)
+
+    Source of the limit: Flink's ``PeriodicMaterializationManager``.
     """
 
-    def __init__(self, configuration: Mapping[str, Any], now_ms: Callable[[], int]):
-        self._now_ms = now_ms
+    def __init__(self, configuration: Mapping[str, Any], now_ms: Callable[[], int], operator: str):
+        self._now_ms, self._operator = now_ms, operator
+        self._failures, self._failures_max = 0, config.read(configuration, config.CHANGELOG_MAX_FAILURES)
+        self._failure: Optional[BaseException] = None
         self._begun_ms = now_ms()  # the last one
         self._retry_ms: Optional[int] = None
         self._under_way = False
@@ -59,7 +70,11 @@ class BaseSchedule:
         return self._under_way
 
     def is_due(self, outgrown: bool, changed: bool = True) -> bool:
-        """``outgrown``: there are too many changes since the last base.  ``changed``: there are any."""
+        """``outgrown``: there are too many changes since the last base.  ``changed``: there are any.
+
+        Raises:
+            CheckpointStorageError: see `require`."""
+        self.require()
         if self._under_way:
             return False
         if not outgrown:
@@ -71,11 +86,28 @@ class BaseSchedule:
         assert not self._under_way
         self._under_way, self._retry_ms, self._begun_ms = True, None, self._now_ms()
 
-    def end(self, stored: bool) -> None:
-        """The one under way is over."""
-        self._under_way = False
-        if not stored:
+    def end(self, error: Optional[BaseException] = None) -> None:
+        """The one under way is over; ``error``: it is not stored."""
+        self._under_way, self._failure = False, error
+        self._failures = 0 if error is None else self._failures + 1
+        if error is not None:
             self._retry_ms = self._now_ms() + RETRY_MS
+            log.warning(
+                "could not store a base of keyed state operator=%s failure=%d error=%s",
+                self._operator, self._failures, error,
+            )
+
+    def require(self) -> None:
+        """Raises: CheckpointStorageError: too many have failed one after the other."""
+        if self._failure is None or self._failures <= self._failures_max:
+            return
+        raise CheckpointStorageError(
+            "could not store a base of keyed state",
+            where=f'operator "{self._operator}"',
+            why=f"{self._failures} failed in a row, {config.CHANGELOG_MAX_FAILURES.key} is {self._failures_max}; "
+            f"the last: {self._failure}",
+            do="look at the checkpoint storage and at the slot's disk, or raise that setting",
+        ) from self._failure
 
 
 @dataclass

@@ -23,7 +23,6 @@ last file's number is in the files, the rest in cuts behind it or in the tables.
 from __future__ import annotations
 
 import functools
-import logging
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Callable, Iterable, Iterator, Mapping, Optional
 
@@ -49,8 +48,6 @@ from flinkish.state.keyed_snapshot import (
     StateMeta,
     write_keyed_snapshot,
 )
-
-log = logging.getLogger(__name__)
 
 #: Changes may take as much as the base, and this where the base is small: a restore reads both.
 CHANGES_BYTES_MIN = 1 << 20
@@ -375,7 +372,7 @@ class ChangelogKeyedStateBackend(HeapKeyedStateBackend):
         self.log = Changelog()
         self._compression = COMPRESSION if config.read(configuration, config.SNAPSHOT_COMPRESSION) else None
         self._materialiser = materialiser
-        self._schedule = BaseSchedule(configuration, now_ms)
+        self._schedule = BaseSchedule(configuration, now_ms, operator)
         self._uploaded = UploadedFiles()
         self._uploaded_bytes = 0
         self._closed = False
@@ -403,6 +400,7 @@ class ChangelogKeyedStateBackend(HeapKeyedStateBackend):
     # ---- checkpoints ----------------------------------------------------------------------------
 
     def add_to_log(self, checkpoint_id: int) -> LogAddition:
+        self._schedule.require()
         number = self.log.cut(self._take_changes())
         whole = not self.log.files or 2 * self.log.num_changes > self.num_entries
         self._release(self.log.snapshot(whole))
@@ -464,13 +462,11 @@ class ChangelogKeyedStateBackend(HeapKeyedStateBackend):
             )
 
         def done(content: Any, error: Optional[BaseException]) -> None:
-            self._schedule.end(stored=error is None)
+            self._schedule.end(error)
             if error is None:
                 self._uploaded.add(content)
                 self._uploaded_bytes += content.size
                 self._release(changes.base_stored(number, content))
-            else:
-                log.warning("could not store a base of a changelog operator=%s error=%s", self.operator, error)
             if self._closed:
                 self._release(changes.contents)
 

@@ -126,8 +126,8 @@ def adapter(
     if why:
         raise state_refusal(
             operator, state, f"its declared type {new.text} does not fit", str(why),
-            "declare the old type, or give the new state another name; fields of a named row may be "
-            "added, or removed, when the others keep their types",
+            "declare the old type, or give the new state another name; fields of a named row, not of rows inside of "
+            "it, may be added, or removed, when the others keep their types",
             old=old and old.text, new=new.text,
         )  # fmt: skip
     return adapt

@@ -18,7 +18,6 @@ what a slot loses, the last checkpoint has.
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import Any, Callable, Iterator, Mapping, Optional
 
@@ -45,8 +44,6 @@ from flinkish.state.rocksdb_snapshots import (
 )
 from flinkish.state.serializers import state_refusal
 from flinkish.state.ttl import StateTtl, unexpired
-
-log = logging.getLogger(__name__)
 
 #: Written since the last base: above it the next one is made.
 CHANGES_BYTES = 3 << 20
@@ -97,7 +94,7 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
         self._changes_bytes = 0
         self._records_changes = materialiser is not None
         self._whole = True  # base (or the empty beginning), sealed and changes are all that there is
-        self._schedule = BaseSchedule(configuration, now_ms)
+        self._schedule = BaseSchedule(configuration, now_ms, operator)
         self._uploaded_bytes = 0
         self._uploaded = UploadedFiles()
         self._sweeps: dict[str, Iterator[None]] = {}
@@ -344,6 +341,7 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
 
     def changes(self, checkpoint_id: int) -> Changes:
         """An incremental snapshot.  Pickles the dirty entries; what is written already is only referred to."""
+        self._schedule.require()
         described, dirty = [], []
         for name, table in self.tables.items():
             windows = isinstance(table, CachedWindowTable)
@@ -383,7 +381,7 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
         work = Materialisation(self._db, os.path.join(self.folder, "db"), columns, self._stored)
 
         def done(base: Any, error: Optional[BaseException]) -> None:
-            self._schedule.end(stored=error is None)
+            self._schedule.end(error)
             if error is None:
                 self._keep_stored(base)
             if self._closed:
@@ -394,7 +392,6 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
                 if self._records_changes:  # else too much has changed meanwhile: the next one follows at once
                     self._base, self._whole, self._sealed = base, True, {}
                 return
-            log.warning("could not store files of RocksDB operator=%s error=%s", self.operator, error)
             for family in self.families.values():
                 family.written = family.column is not None
             if self._whole:

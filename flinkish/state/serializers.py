@@ -10,7 +10,7 @@ When they are read, the layout is compared with the class of that name as it is 
     same fields                               the object, its ``__init__`` is not called
     class has a classmethod __migrate_state__ it is called with {old field: value} and returns the object
     fields were added, all with a default     the default (a default_factory is called for each object)
-    fields were removed                       their values are dropped
+    fields were removed                       their values are dropped; refused where keys of a map become equal by that
     some added and some removed               refused: they may have been renamed, and dropping would lose them
     fields were added without a default       refused
     the class is gone                         refused; an alias at its old place (``Old = New``) leads to the new one

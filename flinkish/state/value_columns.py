@@ -428,7 +428,15 @@ def _decode_lists(layouts: LayoutReader, lengths: tuple, column: tuple) -> list:
 def _decode_dicts(layouts: LayoutReader, lengths: tuple, keys: tuple, values: tuple) -> list:
     all_keys, content = decode_column(keys, layouts), decode_column(values, layouts)
     ranges = _ranges(layouts, lengths, len(content))
-    return [dict(zip(all_keys[start:end], content[start:end])) for start, end in ranges]
+    found = [dict(zip(all_keys[start:end], content[start:end])) for start, end in ranges]
+    if sum(map(len, found)) != len(content):
+        raise layouts.refusal(
+            "keys of a map are equal now that were different",
+            "their class has lost a field that told them apart, or compares other fields than before, and one entry "
+            "would take the place of the other",
+            "keep the field, or give the state another name",
+        )
+    return found
 
 
 def _ranges(layouts: LayoutReader, lengths: tuple, count: int) -> Iterable[tuple[int, int]]:

@@ -19,6 +19,8 @@ from typing import Any, Callable, Iterable, Optional, Sequence
 
 import pyarrow as pa
 
+from flinkish.common.arrow_types import instant_count
+from flinkish.common.time import Instant
 from flinkish.common.types import Row
 from flinkish.errors import UserError
 from flinkish.state.serializers import LayoutReader, RecordLayout
@@ -95,6 +97,8 @@ def _to_arrow(type_: pa.DataType) -> Optional[Callable[[Any], Any]]:
         return lambda value: None if value is None else [(key(k), item(v)) for k, v in value.items()]
     if pa.types.is_string(type_):
         return lambda value: None if value is None else as_text(value)
+    if pa.types.is_timestamp(type_):
+        return lambda value: instant_count(value, type_) if isinstance(value, Instant) else value
     return _whole if pa.types.is_integer(type_) else None
 
 
@@ -154,6 +158,9 @@ def _jsonable(value: Any) -> Any:
         return str(value)
     if isinstance(value, (datetime.datetime, datetime.date, datetime.time)):
         return value.isoformat()
+    if isinstance(value, Instant):
+        seconds = datetime.datetime.fromtimestamp(value.seconds, datetime.timezone.utc).isoformat()
+        return f"{seconds.partition('+')[0]}.{value.nanos:09}+00:00"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _jsonable(getattr(value, field.name)) for field in dataclasses.fields(value)}
     return repr(value)

@@ -378,7 +378,8 @@ def _keyed_types(metas: Sequence[StateMeta]) -> dict[str, pa.DataType]:
     types = {role: arrow_type_of_form(form) for role, form in forms.items()}
     for role, declared in metas[0].declared.items():
         if all(meta.declared.get(role) == declared for meta in metas):
-            types["map_key" if role == "key" else role] = declared.arrow_type or types.get(role)
+            column = "map_key" if role == "key" else role
+            types[column] = declared.arrow_type or types.get(column)
     return {role: type_ for role, type_ in types.items() if type_ is not None}
 
 

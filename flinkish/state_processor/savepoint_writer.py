@@ -23,6 +23,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequenc
 
 import pyarrow as pa
 
+from flinkish.common.arguments import check_argument
 from flinkish.common.file_system import absolute_uri
 from flinkish.common.types import Row
 from flinkish.datastream import state as api
@@ -67,6 +68,7 @@ class OperatorIdentifier:
 
     @classmethod
     def for_uid(cls, uid: str) -> "OperatorIdentifier":
+        check_argument(uid, str, "OperatorIdentifier.for_uid()", "uid", do="give the uid of the job's operator")
         return cls(operator_id_of_uid(uid), uid)
 
     @classmethod
@@ -96,6 +98,11 @@ class KeyedStateBootstrap:
         return api.ValueStateDescriptor(self.state) if isinstance(self.state, str) else self.state
 
     def __post_init__(self) -> None:
+        kinds = (api.StateDescriptor, str)
+        check_argument(self.state, kinds, "KeyedStateBootstrap()", "state", do="give a state descriptor, or a name")
+        check_selector(self.value, "KeyedStateBootstrap()", "value")
+        if self.map_key is not None:
+            check_selector(self.map_key, "KeyedStateBootstrap()", "map_key")
         if isinstance(self.descriptor, api.MapStateDescriptor) != (self.map_key is not None):
             raise InvalidJobError(
                 f'could not bootstrap state "{self.descriptor.name}"',
@@ -129,6 +136,7 @@ class OneInputOperatorTransformation:
 
     def key_by(self, key: Selector, key_type: Any = None) -> "KeyedOperatorTransformation":
         """``key``: what the job's ``key_by`` gives for such a record; ``key_type``: as there."""
+        check_selector(key, "key_by()", "key")
         return KeyedOperatorTransformation(self._table, key, key_type)
 
 
@@ -146,6 +154,7 @@ class SavepointWriter:
     def __init__(
         self, max_parallelism: int, configuration: Mapping[str, str], base: Optional[CompletedCheckpoint] = None
     ):
+        check_argument(max_parallelism, int, "SavepointWriter.new_savepoint()", "max_parallelism")
         if not 0 < max_parallelism <= UPPER_BOUND_MAX_PARALLELISM:
             raise InvalidJobError(
                 "could not write a savepoint",
@@ -457,10 +466,48 @@ def _selected(rows: pa.RecordBatch, selector: Selector, make: Any) -> list[Any]:
     if isinstance(selector, str):
         return to_values(_column(rows, selector))
     if callable(selector):
-        return list(map(selector, _row_values(rows, rows.schema.names)))
+        return list(_called(selector, _row_values(rows, rows.schema.names)))
     if make is tuple:
         return list(zip(*(to_values(_column(rows, name)) for name in selector)))
     return list(_row_values(rows, list(selector)))
+
+
+def _called(selector: Callable[[Row], Any], rows: Iterable[Row]) -> Iterator[Any]:
+    for row in rows:
+        try:
+            yield selector(row)
+        except Exception as error:  # user code
+            raise UserError(
+                "could not build state from a row",
+                where=f"row {row!r:.200}",
+                why=f"{getattr(selector, '__name__', 'its selector')} raised {type(error).__name__}: {error}",
+                do="look which columns the rows have, and of what types",
+            ) from error
+
+
+def check_selector(selector: Any, call: str, parameter: str) -> None:
+    """Raises: InvalidJobError: it is none."""
+    if callable(selector) or (selector and isinstance(selector, str)):
+        return
+    if isinstance(selector, (list, tuple)) and selector and all(isinstance(name, str) for name in selector):
+        return
+    raise InvalidJobError(
+        f"{call} cannot use {selector!r:.100} as {parameter}",
+        do="give the name of a column, a list of some, or a callable that gets a Row",
+    )
+
+
+def check_columns(names: Sequence[str], *selectors: Selector) -> None:
+    """Raises: InvalidJobError: a selector names a column that is not there, or that is there twice."""
+    for selector in selectors:
+        for name in () if callable(selector) else (selector,) if isinstance(selector, str) else selector:
+            if list(names).count(name) != 1:
+                raise InvalidJobError(
+                    f"could not find the column {name!r}",
+                    where="the rows of a savepoint",
+                    why=f"they have {', '.join(names)}" if name not in names else "there are several of this name",
+                    do="name another column, or rename those of the rows",
+                )
 
 
 def _row_values(rows: pa.RecordBatch, names: Sequence[str]) -> Iterator[Row]:
@@ -469,11 +516,5 @@ def _row_values(rows: pa.RecordBatch, names: Sequence[str]) -> Iterator[Row]:
 
 
 def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
-    index = rows.schema.get_field_index(name)
-    if index < 0:
-        raise InvalidJobError(
-            f"could not find the column {name!r}",
-            where="the rows of a savepoint",
-            why=f"they have {', '.join(rows.schema.names)}",
-        )
-    return rows.column(index)
+    check_columns(rows.schema.names, name)
+    return rows.column(rows.schema.get_field_index(name))

@@ -10,7 +10,8 @@ disturbs nobody.  `_metadata` appears whole or not at all: on a local disk it is
 linked to its name; an object store shows a file when all of it is there.  A folder without a whole
 `_metadata` is no checkpoint, is never chosen, and `list_checkpoints` says why.
 
-URIs that leave this module carry no query and no password; the storage opens them by its own.
+URIs that leave this module carry no query and no password; the storage opens them by its own, and `storage_at` finds
+the one that can.
 
 All methods block; they belong on a thread that may wait.  One object may be used by several threads.
 """
@@ -21,11 +22,12 @@ import os
 import re
 import secrets
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Callable, Mapping, Optional, TypeVar
+from typing import Any, BinaryIO, Callable, Iterable, Mapping, Optional, TypeVar
 
 import pyarrow as pa
 from pyarrow import fs
 
+from flinkish.common import options
 from flinkish.common.file_system import absolute_uri, open_file_system, without_secrets
 from flinkish.errors import CheckpointStorageError, CorruptSnapshotError, InvalidJobError
 from flinkish.messages.checkpoints import Bytes, CompletedCheckpoint, FileHandle, InlineBytes
@@ -131,22 +133,33 @@ class CheckpointStorage:
         directory: path or URI (``execution.checkpointing.dir``); an S3 URI may name its server in the query
             (``?endpoint_override=localhost:9000&scheme=http``).
         configuration: with Flink's ``s3.*`` keys.
+        lazy: an S3 server is asked nothing before the first file, which a thread makes that may wait.
     Raises:
         InvalidJobError: there is no file system for the URI.
     """
 
-    def __init__(self, directory: Any, configuration: Optional[Mapping[str, Any]] = None):
+    def __init__(self, directory: Any, configuration: Optional[Mapping[str, Any]] = None, lazy: bool = False):
         uri = absolute_uri(directory)
         if uri.startswith("file:"):  # one form for local files
             uri = open_file_system(uri)[1]
-        self._fs, path = open_file_system(uri, configuration)
-        self._configuration = configuration
-        self.is_local = isinstance(self._fs, fs.LocalFileSystem)
-        self._shows_parts = self.is_local or isinstance(self._fs, fs.HadoopFileSystem)
-        self._base = path.rstrip("/") or "/"
         shown = without_secrets(uri).rstrip("/")
+        self._uri_given, self._configuration = uri, configuration
+        self._opened: Optional[fs.FileSystem] = None
+        if lazy and uri.startswith("s3://"):
+            path = shown[len("s3://") :]
+        else:
+            self._opened, path = open_file_system(uri, configuration)
+        self.is_local = isinstance(self._opened, fs.LocalFileSystem)
+        self._shows_parts = self.is_local or isinstance(self._opened, fs.HadoopFileSystem)
+        self._base = path.rstrip("/") or "/"
         assert shown.endswith(self._base.rstrip("/")), f"{shown} does not end with {self._base}"
         self._prefix = shown[: len(shown) - len(self._base.rstrip("/"))]
+
+    @property
+    def _fs(self) -> fs.FileSystem:
+        if self._opened is None:
+            self._opened = open_file_system(self._uri_given, self._configuration)[0]
+        return self._opened
 
     @property
     def directory(self) -> str:
@@ -353,8 +366,8 @@ class CheckpointStorage:
         return sorted(name for name in folders if _JOB_ID.fullmatch(name))
 
     def list_savepoints(self) -> list[FoundSavepoint]:
-        """All savepoints and checkpoints directly in this folder, newest first, those that are not whole with the
-        reason.
+        """All savepoints and checkpoints in this folder, newest first, those that are not whole with the reason:
+        directly, or as checkpoints of a job (``<job id>/chk-<n>``).
 
         Raises:
             CheckpointStorageError: there is no such folder, or it cannot be read.
@@ -367,17 +380,23 @@ class CheckpointStorage:
                 why="there is no such folder" if kind == fs.FileType.NotFound else "it is no folder",
                 do="name the folder that savepoints are written into (execution.checkpointing.savepoint-dir)",
             )
-        infos = self._attempt("list", self._base, lambda: self._fs.get_file_info(fs.FileSelector(self._base)))
+        folders = self._folders(self._base)
+        snapshots = [info for info in folders if _is_snapshot(info.base_name)]
+        for info in folders:
+            if _JOB_ID.fullmatch(info.base_name) and not _is_snapshot(info.base_name):
+                snapshots += [inner for inner in self._folders(info.path) if _CHECKPOINT.fullmatch(inner.base_name)]
         found = []
-        for info in infos:
-            if info.type != fs.FileType.Directory or not _is_snapshot(info.base_name):
-                continue
+        for info in snapshots:
             location = self._uri(info.path)
             try:
                 found.append(FoundSavepoint(location, self._load(self._fs, info.path, location)))
             except CorruptSnapshotError as error:
                 found.append(FoundSavepoint(location, problem=error.why))
         return sorted(found, key=lambda one: (one.completed_ms, one.location), reverse=True)
+
+    def _folders(self, path: str) -> list[Any]:
+        infos = self._attempt("list", path, lambda: self._fs.get_file_info(fs.FileSelector(path)))
+        return [info for info in infos if info.type == fs.FileType.Directory]
 
     def list_checkpoints(self, job_id: str) -> list[FoundCheckpoint]:
         """All folders ``chk-<n>`` of a job, newest first, those that are not whole with the reason."""
@@ -427,6 +446,27 @@ class CheckpointStorage:
         """It may be gone already."""
         system, path = self._resolve(handle.uri)
         self._delete_file(path, system)
+
+    def forget(self, files: Iterable[FileHandle], *locations: str) -> None:
+        """Delete files that a slot has written into these folders for checkpoints which nobody wants any more.  Who has
+        deleted the folders, and that of their job, may have been there before, so they go too where nothing is left in
+        them."""
+        for file in files:
+            self.delete_file(file)
+        for location in locations:
+            if location.startswith("/"):  # elsewhere there are no folders
+                self._delete_if_empty(location)
+
+    @staticmethod
+    def _delete_if_empty(path: str) -> None:
+        folder, _, name = path.rpartition("/")
+        for emptied in (path, folder) if _CHECKPOINT.fullmatch(name) or name == SHARED else (path,):
+            try:
+                os.rmdir(emptied)
+            except FileNotFoundError:
+                continue
+            except OSError:  # others have files there
+                return
 
     def files_of_snapshot(self, pointer: Any) -> tuple[str, list[str]]:
         """Location of a checkpoint's or savepoint's folder, which need not be whole, and the names of its files.
@@ -478,11 +518,14 @@ class CheckpointStorage:
             if system.get_file_info(path).type == fs.FileType.Directory:
                 system.delete_dir(path)
 
-        try:
-            self._attempt("delete", path, delete)
-        except CheckpointStorageError:
-            if system.get_file_info(path).type != fs.FileType.NotFound:  # else somebody else has deleted it
-                raise
+        for tries_left in (1, 0):
+            try:
+                self._attempt("delete", path, delete)
+            except CheckpointStorageError:
+                if system.get_file_info(path).type == fs.FileType.NotFound:
+                    return  # somebody else has deleted it
+                if not tries_left:
+                    raise  # else a slot has just written into it
 
     def _delete_file(self, path: str, system: Optional[fs.FileSystem] = None) -> None:
         system = system or self._fs
@@ -497,8 +540,12 @@ class CheckpointStorage:
     def _create(self, path: str) -> Any:
         if not self.is_local:
             return self._fs.open_output_stream(path)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        return open(path, "xb")
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            return open(path, "xb")
+        except FileNotFoundError:  # somebody has just deleted the empty folder, see `forget`
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            return open(path, "xb")
 
     def _uri(self, path: str) -> str:
         return self._prefix + path
@@ -513,12 +560,16 @@ class CheckpointStorage:
             raise InvalidJobError("could not use a path", where=without_secrets(uri), why='".." stands in it')
         if uri.startswith("file:"):
             uri = open_file_system(uri)[1]
-        own = self._prefix + (self._base if self.is_local else self._base.partition("/")[0] + "/")
         if self.is_local and uri.startswith("/"):
             return self._fs, uri
-        if not self.is_local and "?" not in uri and uri.startswith(own):
+        if self.reaches(uri):
             return self._fs, uri[len(self._prefix) :]
         return open_file_system(uri, self._configuration)
+
+    def reaches(self, uri: str) -> bool:
+        """Whether it lies in the bucket of this storage, so that it opens it with its own keys."""
+        own = f"{self._prefix}{self._base.partition('/')[0]}/"
+        return not self.is_local and "?" not in uri and uri.startswith(own)
 
     def _attempt(self, verb: str, path: str, action: Callable[[], _T]) -> _T:
         try:
@@ -533,6 +584,27 @@ class CheckpointStorage:
             why=why,
             do="check the folder, its rights and its space (execution.checkpointing.dir)",
         )
+
+
+#: Settings whose URI may say in its query how its server is reached.
+_WITH_SERVERS = options.CHECKPOINT_DIRECTORY, options.SAVEPOINT_DIRECTORY, options.STATE_RECOVERY_PATH
+
+
+def storage_at(location: str, configuration: Mapping[str, Any], lazy: bool = False) -> CheckpointStorage:
+    """A storage that reaches ``location``, a URI as `CheckpointStorage` gives them.
+
+    Args:
+        configuration: of the job; one of its folders may be named by a URI with a query, which says how the server is
+            reached, and then this is so for all in its bucket.
+    """
+    if not location.startswith("/"):
+        for option in _WITH_SERVERS:
+            folder = options.read(configuration, option)
+            if folder is not None and ("?" in folder or "@" in folder):
+                storage = CheckpointStorage(folder, configuration, lazy)
+                if storage.reaches(location):
+                    return storage
+    return CheckpointStorage(location, configuration, lazy)
 
 
 def _is_snapshot(name: str) -> bool:

@@ -370,7 +370,7 @@ class StreamTestHarness:
     # ---- inside ---------------------------------------------------------------------------------
 
     def _start(self, env: StreamExecutionEnvironment) -> None:
-        graph = env.get_stream_graph("harness")
+        graph = env.get_stream_graph("harness", clear_transformations=True)  # its sinks run here: no warning at the end
         snapshot = self._snapshot
         recovers = snapshot is not None and not snapshot.kind.is_savepoint
         job = self._job = create_job_graph(graph, snapshot.job_id if snapshot is not None and recovers else None)

@@ -133,7 +133,7 @@ def test_a_job_is_named_by_as_much_as_tells_it_from_the_others(jobs, capsys):
     what, where, why, do = capsys.readouterr().err.splitlines()
     assert what == 'could not find the job "twins"' and where.startswith("  where: drivers of this user, in ")
     assert why.startswith("  why: 2 jobs are meant: ") and one in why and other in why
-    assert do == "  do: give the id of one of them"
+    assert do == "  do: give the id of one of them; flinkish list --all shows all"
     assert main(["checkpoint", "nobody"]) == 1 and "it is none of" in capsys.readouterr().err
     assert main(["cancel", one[:12].upper()]) == 0 and capsys.readouterr().out == f"Cancelled job {one}.\n"
     with pytest.raises(JobCancelledError):

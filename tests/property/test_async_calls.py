@@ -137,15 +137,16 @@ def test_each_record_has_one_outcome_and_leaves_in_its_place(ordered, capacity, 
             return  # the job ends here
         left = [entry[1] for entry in world.left if entry[0] == "record"]
         assert [value for value, _ in calls.records()] == [v for k, v in came if k == "record" and v not in left]
-    world.obey(calls.end_input(world.now_ms))
-    while not calls.is_empty:
+    while not calls.is_empty:  # the input has ended
         world.take()
         world.obey(calls.advance(world.now_ms))
         if world.under_way:
-            world.answer(0, "bad")  # and is the outcome all the same
+            world.answer(0, "bad")  # and is the outcome when no attempt is left
+        elif calls.next_time_ms is not None:
+            world.now_ms = max(world.now_ms, calls.next_time_ms)
         world.answer_again()
         calls.check()
-        assert world.under_way or calls.head is not None or calls.is_empty
+        assert world.under_way or calls.head is not None or calls.is_empty or calls.next_time_ms is not None
     check_order(ordered, came, world)
 
 
@@ -163,6 +164,7 @@ def check_order(ordered, came, world):
             assert (first == (("timeout", value),)) == (value in world.timed_out)
             assert first in [(), (BAD,), (("timeout", value),), (("result", value),)]
             assert len(world.started[value]) <= world.attempts
+            assert first != (BAD,) or len(world.started[value]) == world.attempts
 
 
 def _segments(entries):

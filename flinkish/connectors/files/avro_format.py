@@ -4,13 +4,14 @@ libraries have them."""
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Iterator, Optional, Sequence
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 import pyarrow as pa
 
 from flinkish.common.arguments import check_argument
-from flinkish.common.arrow_types import arrow_schema_of
+from flinkish.common.arrow_types import arrow_type_of
 from flinkish.common.basic_types import TypeInformation
 from flinkish.connectors.files.file_system import FoundFile, open_file_system
 from flinkish.connectors.files.formats import (
@@ -22,16 +23,19 @@ from flinkish.connectors.files.formats import (
     one_split_a_file,
     refuse_changed,
 )
-from flinkish.connectors.files.part_writer import ParquetPart, PartFile, PartFormat
+from flinkish.connectors.files.part_writer import ParquetPart, PartFile, PartFormat, refuse_unwritable
 from flinkish.connectors.formats.avro_rows import (
+    TIMESTAMPS,
     AvroSchema,
     avro_of_rows,
     fastavro_module,
     not_written,
     type_of_avro,
+    type_of_avro_field,
 )
 from flinkish.connectors.spi import SourceReader, SourceReaderContext
 from flinkish.connectors.split_assignment import SequentialSplitReader
+from flinkish.errors import FlinkishError, UserError
 
 _READ_BATCH = 1_000
 
@@ -82,6 +86,23 @@ class AvroFormat(StreamFormat):
         return _AvroReader(context, self)
 
 
+@contextmanager
+def _naming(uri: str, where: Callable[[], str]) -> Iterator[None]:
+    """As ``naming``; what is no Avro makes fastavro raise errors of every class, and schemas that do not fit one of its own."""
+    try:
+        with naming(uri, "Avro", where):
+            yield
+    except FlinkishError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"could not read {uri} as Avro",
+            where=where(),
+            why=f"{type(error).__name__}: {error}",
+            do="see that the file was copied in full, and that the schema it is read by fits the one it was written by",
+        ) from error
+
+
 class _AvroReader(SequentialSplitReader[Any, FileSplit]):
     def __init__(self, context: SourceReaderContext, avro_format: AvroFormat):
         super().__init__(context)
@@ -96,7 +117,7 @@ class _AvroReader(SequentialSplitReader[Any, FileSplit]):
     def open_split(self, split: FileSplit) -> None:
         system, path = open_file_system(split.uri)
         self._given = 0
-        with naming(split.uri, "Avro", lambda: "its header"):
+        with _naming(split.uri, lambda: "its header"):
             self._file = system.open_input_file(path)
             size = self._file.size()
             if split.file_bytes not in (-1, size):
@@ -121,7 +142,7 @@ class _AvroReader(SequentialSplitReader[Any, FileSplit]):
     def read(self, output: Any, room: int) -> bool:
         batch: list[Any] = []
         limit = min(room, _READ_BATCH)
-        with naming(self._current.uri, "Avro", self._where):
+        with _naming(self._current.uri, self._where):
             for record in self._records:
                 batch.append(record)
                 if len(batch) == limit:
@@ -157,6 +178,7 @@ class AvroPart(PartFormat):
         self.schema = check_argument(schema, AvroSchema, "AvroPart()", "schema")
         schema.fields  # refuses in the driver what is no record
         self.codec = codec
+        refuse_unwritable(self, "Avro")
 
     def open(self, stream: Any) -> PartFile:
         return _AvroFile(self, stream)
@@ -197,14 +219,23 @@ class AvroParquetFormat(StreamFormat):
         return self._parquet.with_whole_files(self.whole_files).find_splits(files, parallelism)
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader[Any, FileSplit]:
-        return _AvroParquetReader(context, self._parquet)
+        return _AvroParquetReader(context, self._parquet, list(_unions(self.schema)))
 
 
 class _AvroParquetReader(ParquetReader):
+    def __init__(self, context: SourceReaderContext, parquet_format: ParquetFormat, unions: list[str]):
+        super().__init__(context, parquet_format)
+        self._unions = unions
+
     def emit(self, batch: Any, times: Any, output: Any) -> None:
         # An option of pyarrow 19: it is asked for only where it is needed.
         options = {"maps_as_pydicts": "lossy"} if any(_has_map(field.type) for field in batch.schema) else {}
-        output.collect_batch(pa.Table.from_batches([batch]).to_pylist(**options))
+        records = pa.Table.from_batches([batch]).to_pylist(**options)
+        for name in self._unions:
+            for record in records:
+                if record[name] is not None:
+                    record[name] = next((value for value in record[name].values() if value is not None), None)
+        output.collect_batch(records)
 
 
 def _has_map(kind: pa.DataType) -> bool:
@@ -214,20 +245,77 @@ def _has_map(kind: pa.DataType) -> bool:
 def parquet_part_of_avro(schema: AvroSchema) -> ParquetPart:
     """Parquet files with the columns of ``schema``."""
     row_type = type_of_avro(check_argument(schema, AvroSchema, "for_generic_record()", "schema"))
-    columns = arrow_schema_of(row_type)
-    return ParquetPart(pa.schema([_field(column, spec) for column, spec in zip(columns, schema.fields)]))
+    columns = pa.schema([_field(t, spec) for t, spec in zip(row_type.get_field_types(), schema.fields)])
+    return _UnionParquetPart(columns, schema) if _unions(schema) else ParquetPart(columns)
 
 
-def _field(column: pa.Field, spec: Any) -> pa.Field:
+def _unions(schema: AvroSchema) -> dict[str, list]:
+    """Fields of several types -> these types, without null."""
+    kinds = {field["name"]: field["type"] for field in schema.fields}
+    branches = {name: [b for b in kind if b != "null"] for name, kind in kinds.items() if isinstance(kind, list)}
+    return {name: found for name, found in branches.items() if len(found) > 1}
+
+
+class _UnionParquetPart(ParquetPart):
+    """With unions as Java's ``parquet-avro`` writes them: a struct with a member for each type, of which one is not null."""
+
+    takes_columns = False
+
+    def __init__(self, columns: pa.Schema, schema: AvroSchema):
+        self._avro = schema
+        super().__init__(columns)
+
+    def open(self, stream: Any) -> PartFile:
+        return _UnionFile(super().open(stream), self._avro)
+
+
+class _UnionFile(PartFile):
+    def __init__(self, parquet: PartFile, schema: AvroSchema):
+        self._parquet, self._record = parquet, avro_of_rows(schema)
+        self._unions = _unions(AvroSchema(schema.parsed))
+        self._is_of = fastavro_module().validation.validate
+
+    def write_rows(self, rows: list[Any]) -> None:
+        self._parquet.write_rows([self._with_members(row) for row in rows])
+        self.rows += len(rows)
+
+    def _with_members(self, row: Any) -> dict:
+        try:
+            record = self._record(row)
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            raise not_written(row, error) from error
+        for name, branches in self._unions.items():
+            value = record.get(name)
+            if value is not None:
+                fits = [self._is_of(value, branch, raise_errors=False) for branch in branches]
+                if True not in fits:
+                    raise not_written(row, TypeError(f"{name} is {value!r:.80}, none of {branches}"))
+                record[name] = {f"member{i}": value if i == fits.index(True) else None for i in range(len(fits))}
+        return record
+
+    def close(self) -> None:
+        self._parquet.close()
+
+
+def _field(type_info: TypeInformation, spec: Any) -> pa.Field:
     """With the precision of decimals, the units of timestamps and nullness that Avro declares."""
     kind = spec["type"]
+    if kind == "null":
+        return pa.field(spec["name"], pa.null())
+    branches = [branch for branch in kind if branch != "null"] if isinstance(kind, list) else []
+    if len(branches) > 1:
+        members = [
+            _field(type_of_avro_field(branch), {"name": f"member{i}", "type": ["null", branch]})
+            for i, branch in enumerate(branches)
+        ]
+        return pa.field(spec["name"], pa.struct(members), nullable="null" in kind)
     nullable = isinstance(kind, list) and "null" in kind
     if isinstance(kind, list):
         kind = next((branch for branch in kind if branch != "null"), "null")
-    arrow = column.type
+    arrow = arrow_type_of(type_info)
     logical = kind.get("logicalType", "") if isinstance(kind, dict) else ""
     if logical == "decimal":
         arrow = pa.decimal128(kind["precision"], kind.get("scale", 0))
-    elif logical.startswith("timestamp-"):
+    elif logical in TIMESTAMPS:
         arrow = pa.timestamp("ms" if logical.endswith("millis") else "us", "UTC")
-    return pa.field(column.name, arrow, nullable=nullable)
+    return pa.field(spec["name"], arrow, nullable=nullable)

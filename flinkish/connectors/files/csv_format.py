@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import decimal
 import io
 from typing import Any, Iterator, Mapping, Optional, Sequence, Union
@@ -25,6 +26,7 @@ from flinkish.connectors.files.formats import (
     FileSplit,
     StreamFormat,
     compression_of,
+    is_event_time,
     naming,
     one_split_a_file,
     refuse_changed,
@@ -34,7 +36,8 @@ from flinkish.connectors.formats.csv_rows import CsvDialect, CsvRowWriter, check
 from flinkish.connectors.spi import SourceReader, SourceReaderContext, each_encoded
 from flinkish.errors import InvalidJobError, UserError
 
-_BLOCK_BYTES = 1 << 20  # a line must fit into a block
+_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES_MAX = 1 << 30  # Arrow's is below 2 GB
 
 
 class CsvFormat(StreamFormat):
@@ -49,14 +52,16 @@ class CsvFormat(StreamFormat):
         strict_header: and must be ``columns``.
         skip_first_row: leave out the first line behind the header.
         timestamp_column: a timestamp or integer (ms) column that gives the event times.
-        block_bytes: of text that become a batch.
+        block_bytes: of text that become a batch; more where a line is longer, up to 1 GB.
+    Raises:
+        InvalidJobError: columns are missing or of types that lines cannot hold.
     """
 
     gives_columns = True
 
     def __init__(
         self,
-        columns: Union[RowTypeInfo, Mapping[str, Any]],
+        columns: Union[RowTypeInfo, Mapping[str, Any], None] = None,
         dialect: Optional[CsvDialect] = None,
         header: bool = False,
         strict_header: bool = False,
@@ -67,6 +72,8 @@ class CsvFormat(StreamFormat):
         if isinstance(columns, Mapping):
             columns = RowTypeInfo(list(columns.values()), list(columns))
         self.row_type = check_row_type(columns, "CsvFormat()")
+        if not self.row_type.get_field_names():
+            raise InvalidJobError("could not read CSV", why="no columns are declared", do="name them with their types")
         self.dialect = check_argument(dialect or CsvDialect(), CsvDialect, "CsvFormat()", "dialect")
         self.header, self.strict_header = header or strict_header, strict_header
         self.skip_first_row = skip_first_row
@@ -81,6 +88,12 @@ class CsvFormat(StreamFormat):
                 raise InvalidJobError(
                     f'could not read the column "{field.name}" of CSV as {field.type}',
                     do="declare a number, text, boolean, date, time, bytes or an array of them",
+                )
+            if field.name == timestamp_column and not is_event_time(field.type):
+                raise InvalidJobError(
+                    f"could not take the event times from the column {timestamp_column!r}",
+                    why=f"its type is {field.type}",
+                    do="use a timestamp, a date, or whole numbers of ms since the epoch",
                 )
 
     def produced_type(self) -> RowTypeInfo:
@@ -114,22 +127,52 @@ class _CsvReader(ColumnBatchReader):
         form = self._format
         if form.strict_header:
             self._check_header(system, path, split.uri)
-        self._stream = self._text(system, path, split.uri)
+        return self._batches_of(system, path, split.uri)
+
+    def _batches_of(self, system: Any, path: str, uri: str) -> Iterator[pa.RecordBatch]:
+        """A line that is longer than a block is read again with larger ones, behind the rows before it."""
+        given, block_bytes = 0, self._format.block_bytes
+        while True:
+            try:
+                known = given
+                for batch in self._parsed(system, path, uri, block_bytes):
+                    rows = batch.num_rows
+                    if known < rows:
+                        given += rows - known
+                        yield self._typed(batch.slice(known))
+                    known = max(known - rows, 0)
+                return
+            except ValueError as error:  # Arrow's are too
+                if "straddling" in str(error) and block_bytes < _BLOCK_BYTES_MAX:
+                    self.close_file()
+                    block_bytes = min(16 * block_bytes, _BLOCK_BYTES_MAX)
+                    continue
+                if "conversion error" in str(error):
+                    do = "declare for that column the type that its values have (a STRING takes any), or the text for null; or "
+                    do += "correct the value in the file"
+                else:
+                    do = "correct the file, or what is declared: the columns and their types, the separator, quotes, the text "
+                    do += "for null"
+                raise UserError(f"could not read {uri} as CSV", where=self.place(), why=str(error), do=do) from error
+
+    def _parsed(self, system: Any, path: str, uri: str, block_bytes: int) -> Iterator[pa.RecordBatch]:
+        form = self._format
+        self._stream = self._text(system, path, uri)
         dialect = form.dialect
         rows_before = int(form.header) + int(form.skip_first_row)
         try:
-            reader = csv.open_csv(
+            return csv.open_csv(
                 self._stream,
                 csv.ReadOptions(
                     use_threads=False,
-                    block_size=form.block_bytes,
+                    block_size=block_bytes,
                     column_names=self._schema.names,
                     skip_rows_after_names=rows_before,
                 ),
                 csv.ParseOptions(
                     delimiter=dialect.separator,
                     quote_char=dialect.quote or False,
-                    escape_char=dialect.escape or False,
+                    escape_char=False if dialect.escape in (None, dialect.quote) else dialect.escape,
                     newlines_in_values=dialect.quote is not None,
                     ignore_empty_lines=len(self._schema) > 1,
                 ),
@@ -145,7 +188,6 @@ class _CsvReader(ColumnBatchReader):
             if "Empty CSV file" in str(error):  # comments only
                 return iter(())
             raise
-        return map(self._typed, reader)
 
     def _text(self, system: Any, path: str, uri: str) -> Any:
         stream = system.open_input_stream(path, compression=compression_of(uri))
@@ -153,7 +195,7 @@ class _CsvReader(ColumnBatchReader):
 
     def _check_header(self, system: Any, path: str, uri: str) -> None:
         with self._text(system, path, uri) as stream:
-            with io.TextIOWrapper(stream, "utf-8", newline="") as lines:
+            with io.TextIOWrapper(stream, "utf-8-sig", newline="") as lines:
                 found = self._format.dialect.fields_of(lines.readline())
         if found != self._schema.names:
             raise UserError(
@@ -200,9 +242,9 @@ def _decimal(text: str, scale: int) -> decimal.Decimal:
     """Rounded half up to the digits of the column, as Flink does."""
     try:
         value = decimal.Decimal(text.strip())
+        return value.quantize(decimal.Decimal(1).scaleb(-scale), decimal.ROUND_HALF_UP, _WIDE)
     except decimal.InvalidOperation:
-        raise ValueError(f"{text!r} is no decimal number") from None
-    return value.quantize(decimal.Decimal(1).scaleb(-scale), decimal.ROUND_HALF_UP, _WIDE)
+        raise ValueError(f"{text!r} is no decimal number, or too large") from None
 
 
 _WIDE = decimal.Context(prec=76)
@@ -228,7 +270,10 @@ class _WithoutComments(io.RawIOBase):
     """Bytes of ``stream`` without the lines that begin with ``#``."""
 
     def __init__(self, stream: Any):
-        self._lines = iter(io.BufferedReader(stream).readline, b"")
+        buffered = io.BufferedReader(stream)
+        if buffered.peek(3).startswith(codecs.BOM_UTF8):
+            buffered.read(3)
+        self._lines = iter(buffered.readline, b"")
         self._stream = stream
         self._rest = b""
 

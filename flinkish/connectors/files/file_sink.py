@@ -131,7 +131,7 @@ class FileSink(Sink[Any]):
 
     def for_operator(self, job_id: str, operator_id: str) -> "FileSink":
         owned = copy.copy(self)
-        owned._owner = _owner(job_id, operator_id)
+        owned._owner = owner_mark(job_id, operator_id)
         return owned
 
     def is_data_file(self, name: str) -> bool:
@@ -254,7 +254,7 @@ class _FileWriter(PartSinkWriter):
             self._stem += f"-{context.attempt_number()}"
         self._suffix, self._part_size_bytes = sink.suffix, sink.part_size_bytes
         self._complete: list[PendingFile] = []
-        self._marks = f"{sink._token}.{_owner(self._job_id, context.operator_id())}"
+        self._marks = f"{sink._token}.{owner_mark(self._job_id, context.operator_id())}"
         self._parts = 0
         self._input_ended = False
 
@@ -382,8 +382,8 @@ class _FileCommitter(Committer):
                 self._system.delete_file(info.path)
 
 
-def _owner(job_id: str, operator_id: str) -> str:
-    """Marks the hidden files of a sink in a job, so that those of killed slots and drivers are found too."""
+def owner_mark(job_id: str, operator_id: str) -> str:
+    """Marks the unpublished files of a sink in a job, so that those of killed slots and drivers are found too."""
     return hashlib.sha256(f"{job_id} {operator_id}".encode()).hexdigest()[:16]
 
 

@@ -39,6 +39,12 @@ _FORMATS = {
     "parquet": "formats.ParquetFormat",
     "text": "formats.TextLineFormat",
 }
+#: What to do about a format that is none of them.
+_OTHERWISE = {
+    "json": 'read lines of JSON as text: format="text", then .map(json.loads); or let Spark read them: '
+    "env.from_dataframe(spark.read.json(path))",
+    "orc": "let Spark read them: env.from_dataframe(spark.read.orc(path))",
+}
 
 
 class FileSource(Source[Any, FileSplit]):
@@ -70,6 +76,7 @@ class FileSource(Source[Any, FileSplit]):
                 raise InvalidJobError(
                     f'could not use the file format "{format}"',
                     why=f"known formats are {', '.join(sorted(_FORMATS))}",
+                    do=_OTHERWISE.get(format, "give one of them, a FileFormat, or let Spark read the files: env.from_dataframe()"),
                 )
             module, name = _FORMATS[format].split(".")
             make_format = getattr(importlib.import_module(f"flinkish.connectors.files.{module}"), name)

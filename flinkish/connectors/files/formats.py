@@ -586,6 +586,13 @@ class ParquetReader(ColumnBatchReader):
             self._file = None
 
 
+def is_event_time(kind: Any) -> bool:
+    """Whether a column of this type of Arrow can give event times."""
+    import pyarrow as pa
+
+    return pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_integer(kind)
+
+
 def event_times_ms(column: Any) -> Any:
     """A timestamp, date or integer (ms) column as a numpy int64 array of ms.
 

@@ -10,7 +10,7 @@ from pyarrow import orc
 from flinkish.common.arrow_types import row_type_of_schema
 from flinkish.common.serialization import RowDataBulkWriterFactory
 from flinkish.common.typeinfo import RowTypeInfo
-from flinkish.connectors.files.part_writer import PartFile, PartFormat, as_schema
+from flinkish.connectors.files.part_writer import PartFile, PartFormat, as_schema, refuse_unwritable
 from flinkish.connectors.row_columns import RowsToColumns, fit_columns
 
 _BUFFER_ROWS = 2 * 1024
@@ -34,6 +34,7 @@ class OrcPart(PartFormat, RowDataBulkWriterFactory):
         self.schema = as_schema(schema)
         RowsToColumns(self.schema)  # refuses a bad schema in the driver
         self.options = {"compression": compression, **options}
+        refuse_unwritable(self, "ORC")
 
     def get_row_type(self) -> RowTypeInfo:
         return row_type_of_schema(self.schema)

@@ -146,6 +146,20 @@ class PartSinkWriter(SinkWriter[Any]):
                 self._system.delete_file(path)
 
 
+def refuse_unwritable(part: PartFormat, kind: str) -> None:
+    """Write an empty file into memory: types that the format has not, and options that it does not know, are refused in
+    the driver.
+
+    Raises:
+        InvalidJobError: says which."""
+    try:
+        part.open(io.BytesIO()).close()
+    except (pa.ArrowException, OSError, TypeError, ValueError) as error:
+        raise InvalidJobError(
+            f"could not write {kind} files", why=str(error), do="change the types of the schema, or the options"
+        ) from error
+
+
 class ParquetPart(PartFormat, RowDataBulkWriterFactory):
     """Parquet files, for ``FileSink.for_bulk_format``; ``ParquetSink`` is the short form.
 
@@ -167,6 +181,7 @@ class ParquetPart(PartFormat, RowDataBulkWriterFactory):
         self.file_schema = self.schema if file_schema is None else as_schema(file_schema)
         RowsToColumns(self.schema)  # refuses a bad schema in the driver
         self.options = {"compression": compression, **options}
+        refuse_unwritable(self, "Parquet")
 
     def get_row_type(self) -> RowTypeInfo:
         return row_type_of_schema(self.schema)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
+import uuid
 from typing import Any, Callable, Mapping, Optional
 
 from flinkish.common.arguments import check_argument
@@ -94,26 +95,40 @@ class AvroSchema:
     @property
     def fields(self) -> list[Mapping[str, Any]]:
         """Raises: InvalidJobError: it describes no record."""
-        if not isinstance(self.schema, Mapping) or self.schema.get("type") != "record":
+        if (
+            not isinstance(self.schema, Mapping)
+            or self.schema.get("type") != "record"
+            or not isinstance(self.schema.get("fields"), list)
+        ):
             raise InvalidJobError("could not use the Avro schema", why="it describes no record")
-        return list(self.schema["fields"])
+        return self.schema["fields"]
 
 
 # ---- types --------------------------------------------------------------------------------------
 
 
 class _Schemas:
-    """Finds types by name: Avro defines a type where it is first used, and names it afterwards."""
+    """Finds types by name: Avro defines a type where it is first used, and names it afterwards.  In parsed schemas
+    names are full ones, with their namespace."""
 
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}
+        self._made: dict[str, list] = {}  # record name -> its converter, when it is made
 
     def find(self, schema: Any) -> Any:
         if isinstance(schema, str):
-            return self._named.get(schema, self._named.get(schema.rsplit(".", 1)[-1], schema))
+            return self._named.get(schema, schema)
         if isinstance(schema, Mapping) and schema.get("type") in ("record", "enum", "fixed"):
-            self._named[schema["name"].rsplit(".", 1)[-1]] = schema
+            self._named[schema["name"]] = schema
         return schema
+
+    def of_record(self, schema: Any, make: Callable[[Any, "_Schemas"], Convert]) -> Convert:
+        """The converter of a record, which may hold records of its own kind."""
+        made = self._made.get(schema["name"])
+        if made is None:
+            made = self._made[schema["name"]] = []
+            made.append(make(schema, self))
+        return made[0] if made else lambda value: made[0](value)
 
 
 def _not_null(schema: Any) -> Any:
@@ -127,10 +142,13 @@ def _not_null(schema: Any) -> Any:
 
 def type_of_avro(schema: AvroSchema) -> RowTypeInfo:
     """The row type of a record schema.  Unions of several types are PICKLED_BYTE_ARRAY, "any object"."""
-    found = _type_of(schema.schema, _Schemas())
-    if not isinstance(found, RowTypeInfo):
-        raise InvalidJobError("could not use the Avro schema", why="it describes no record")
-    return found
+    schema.fields  # refuses what is no record
+    return _type_of(schema.parsed, _Schemas(), ())  # type: ignore[return-value]
+
+
+def type_of_avro_field(schema: Any) -> TypeInformation:
+    """Of one type of a union; it may not refer to types outside."""
+    return _type_of(schema, _Schemas(), ())
 
 
 _PRIMITIVES: dict[str, Callable[[], TypeInformation]] = {
@@ -143,6 +161,7 @@ _PRIMITIVES: dict[str, Callable[[], TypeInformation]] = {
     "double": Types.DOUBLE,
     "bytes": lambda: Types.PRIMITIVE_ARRAY(Types.BYTE()),
     "fixed": lambda: Types.PRIMITIVE_ARRAY(Types.BYTE()),
+    "null": Types.PICKLED_BYTE_ARRAY,
 }
 _LOGICAL: dict[str, Callable[[], TypeInformation]] = {
     "date": Types.SQL_DATE,
@@ -157,7 +176,8 @@ _LOGICAL: dict[str, Callable[[], TypeInformation]] = {
 }
 
 
-def _type_of(schema: Any, schemas: _Schemas) -> TypeInformation:
+def _type_of(schema: Any, schemas: _Schemas, within: tuple[str, ...]) -> TypeInformation:
+    """Args: within: names of the records around it."""
     schema = schemas.find(_not_null(schema))
     if isinstance(schema, list):
         return Types.PICKLED_BYTE_ARRAY()
@@ -166,16 +186,23 @@ def _type_of(schema: Any, schemas: _Schemas) -> TypeInformation:
         if schema.get("logicalType") in _LOGICAL:
             return _LOGICAL[schema["logicalType"]]()
         if kind == "record":
-            fields = schema["fields"]
+            fields, name = schema["fields"], schema["name"]
+            if name in within:
+                raise InvalidJobError(
+                    "could not use the Avro schema",
+                    why=f"{name} contains itself, and no declared type does",
+                    do="read and write files of dicts with it: AvroFormat, AvroBulkWriters",
+                )
             return Types.ROW_NAMED(
-                [field["name"] for field in fields], [_type_of(field["type"], schemas) for field in fields]
+                [field["name"] for field in fields],
+                [_type_of(field["type"], schemas, (*within, name)) for field in fields],
             )
         if kind == "array":
-            return Types.OBJECT_ARRAY(_type_of(schema["items"], schemas))
+            return Types.OBJECT_ARRAY(_type_of(schema["items"], schemas, within))
         if kind == "map":
-            return Types.MAP(Types.STRING(), _type_of(schema["values"], schemas))
+            return Types.MAP(Types.STRING(), _type_of(schema["values"], schemas, within))
         if not isinstance(kind, str):  # {"type": {"type": "string"}}
-            return _type_of(kind, schemas)
+            return _type_of(kind, schemas, within)
     if kind not in _PRIMITIVES:
         raise InvalidJobError("could not use the Avro schema", why=f'there is no type "{kind}"')
     return _PRIMITIVES[kind]()
@@ -190,20 +217,12 @@ def _to_row(schema: Any, schemas: _Schemas) -> Optional[Convert]:
     if not isinstance(schema, Mapping):
         return None
     logical, kind = schema.get("logicalType", ""), schema["type"]
-    if logical.startswith("timestamp-"):
+    if logical in TIMESTAMPS:
         return lambda value: value.astimezone(dt.timezone.utc).replace(tzinfo=None)
     if logical == "uuid":
         return str
     if kind == "record":
-        names = [field["name"] for field in schema["fields"]]
-        parts = [(field["name"], _to_row(field["type"], schemas)) for field in schema["fields"]]
-        return lambda record: Row.of_fields(
-            names,
-            [
-                record[name] if part is None or record[name] is None else part(record[name])
-                for name, part in parts
-            ],
-        )
+        return schemas.of_record(schema, _row_of)
     if kind in ("array", "map"):
         part = _to_row(schema["items" if kind == "array" else "values"], schemas)
         if part is None:
@@ -214,31 +233,34 @@ def _to_row(schema: Any, schemas: _Schemas) -> Optional[Convert]:
     return None if isinstance(kind, str) else _to_row(kind, schemas)
 
 
+def _row_of(schema: Any, schemas: _Schemas) -> Convert:
+    names = [field["name"] for field in schema["fields"]]
+    parts = [(field["name"], _to_row(field["type"], schemas)) for field in schema["fields"]]
+    return lambda record: Row.of_fields(
+        names,
+        [record[name] if part is None or record[name] is None else part(record[name]) for name, part in parts],
+    )
+
+
+#: With a zone; of logical types that are not known fastavro gives and takes the numbers.
+TIMESTAMPS = ("timestamp-millis", "timestamp-micros")
+
+
 def _from_row(schema: Any, schemas: _Schemas) -> Optional[Convert]:
-    """The way back: Rows, tuples and dicts as dicts, times with their zone."""
+    """The way back: Rows, tuples and dicts as dicts, times with their zone, ints that fit (fastavro cuts off fractions
+    and writes more bits than the schema says)."""
     schema = schemas.find(_not_null(schema))
     if not isinstance(schema, Mapping):
-        return None
+        return _INTEGERS.get(schema) if isinstance(schema, str) else None
     logical, kind = schema.get("logicalType", ""), schema["type"]
-    if logical.startswith("timestamp-"):
-        return lambda value: value.replace(tzinfo=dt.timezone.utc) if value.tzinfo is None else value
+    if logical in TIMESTAMPS:
+        return _with_zone
+    if logical == "uuid":
+        return lambda value: str(uuid.UUID(str(value)))
     if kind == "record":
-        names = [field["name"] for field in schema["fields"]]
-        parts = [_from_row(field["type"], schemas) for field in schema["fields"]]
-
-        def record(row: Any) -> dict[str, Any]:
-            if isinstance(row, Mapping):
-                values = [row.get(name) for name in names]
-            else:
-                values = row.get_fields_by_names(names) if isinstance(row, Row) and _named(row, names) else row
-            if len(values) != len(names):
-                raise ValueError(f"it has {len(values)} fields, the schema {len(names)}")
-            return {
-                name: value if part is None or value is None else part(value)
-                for name, part, value in zip(names, parts, values)
-            }
-
-        return record
+        return schemas.of_record(schema, _record_of)
+    if kind in _INTEGERS and logical not in _LOGICAL:
+        return _INTEGERS[kind]
     if kind in ("array", "map"):
         part = _from_row(schema["items" if kind == "array" else "values"], schemas)
         if part is None:
@@ -249,6 +271,37 @@ def _from_row(schema: Any, schemas: _Schemas) -> Optional[Convert]:
     return None if isinstance(kind, str) else _from_row(kind, schemas)
 
 
+_INTEGERS = {"int": Types.INT().converter(), "long": Types.LONG().converter()}
+
+
+def _with_zone(value: Any) -> Any:
+    if isinstance(value, dt.datetime) and value.tzinfo is None:
+        return value.replace(tzinfo=dt.timezone.utc)
+    return value
+
+
+def _record_of(schema: Any, schemas: _Schemas) -> Convert:
+    fields = [(field["name"], _from_row(field["type"], schemas)) for field in schema["fields"]]
+    names = [name for name, _ in fields]
+
+    def record(row: Any) -> dict[str, Any]:
+        if isinstance(row, Mapping):  # for what it lacks there may be a default
+            return {
+                name: row[name] if part is None or row[name] is None else part(row[name])
+                for name, part in fields
+                if name in row
+            }
+        values = row.get_fields_by_names(names) if isinstance(row, Row) and _named(row, names) else row
+        if len(values) != len(names):
+            raise ValueError(f"it has {len(values)} fields, the schema {len(names)}")
+        return {
+            name: value if part is None or value is None else part(value)
+            for (name, part), value in zip(fields, values)
+        }
+
+    return record
+
+
 def _named(row: Row, names: list[str]) -> bool:
     own = row.get_field_names()
     return own is not None and set(own) == set(names)
@@ -256,12 +309,12 @@ def _named(row: Row, names: list[str]) -> bool:
 
 def rows_of_avro(schema: AvroSchema) -> Convert:
     """From generic records to Rows."""
-    return _to_row({"type": "record", "name": "", **schema.schema}, _Schemas()) or (lambda record: record)
+    return _to_row(schema.parsed, _Schemas()) or (lambda record: record)
 
 
 def avro_of_rows(schema: AvroSchema) -> Convert:
     """From Rows, tuples or dicts to generic records."""
-    return _from_row(schema.schema, _Schemas()) or (lambda record: record)
+    return _from_row(schema.parsed, _Schemas()) or (lambda record: record)
 
 
 class AvroRowReader:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import io
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Mapping, Optional, Sequence
 
@@ -22,6 +23,9 @@ from flinkish.common.types import Row
 from flinkish.connectors.formats.text_values import Parse, is_bytes, parser, without_zone
 from flinkish.connectors.row_columns import short_repr
 from flinkish.errors import InvalidJobError, UserError
+
+#: Of a field, in characters: Python's module alone takes 131,072.
+csv.field_size_limit(2**31 - 1)
 
 _UNCHECKED_LENGTH = 24
 _LINE_SEPARATORS = ("\n", "\r", "\r\n", "")
@@ -45,9 +49,18 @@ class CsvDialect:
     def __post_init__(self) -> None:
         for name in ("separator", "quote", "escape"):
             value = getattr(self, name)
-            if (value is None and name != "separator") or (isinstance(value, str) and len(value) == 1):
+            if value is None and name != "separator":
                 continue
-            raise InvalidJobError(f"the {name} of CSV cannot be {value!r}", why="it must be one character")
+            if not isinstance(value, str) or len(value) != 1 or value in "\r\n":
+                raise InvalidJobError(
+                    f"the {name} of CSV cannot be {value!r}", why="it must be one character that ends no line"
+                )
+        if self.separator in (self.quote, self.escape):
+            raise InvalidJobError(
+                f"the separator of CSV cannot be {self.separator!r}", why="it is the quote or the escape character too"
+            )
+        for text in (self.null_value or "", self.array_separator):
+            check_argument(text, str, "CSV", "a text for null or a separator of elements")
         if self.line_separator not in _LINE_SEPARATORS:
             raise InvalidJobError(
                 f"the line separator of CSV cannot be {self.line_separator!r}",
@@ -65,7 +78,7 @@ class CsvDialect:
 
         Raises:
             ValueError: it is no CSV."""
-        lines = text.splitlines(keepends=True)
+        lines = list(io.StringIO(text, newline=""))  # str.splitlines would also cut at U+2028, form feeds and the like
         while self.comments and lines and lines[0].startswith("#"):
             del lines[0]
         quoting = csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE
@@ -212,8 +225,8 @@ class CsvRowReader:
     def row(self, message: bytes) -> Optional[Row]:
         """None: the message is empty, or no CSV and errors are ignored."""
         try:
-            fields = self.dialect.fields_of(message.decode("utf-8"))
-        except ValueError as error:
+            fields = self.dialect.fields_of(str(message, "utf-8"))
+        except (ValueError, TypeError) as error:
             if self.ignore_errors:
                 return None
             raise self._unreadable(message, error) from error

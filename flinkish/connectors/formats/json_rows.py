@@ -21,12 +21,14 @@ from flinkish.common.basic_types import (
     TimestampTypeInfo,
     TimeTypeInfo,
     TypeInformation,
+    expected,
 )
-from flinkish.common.flink_text import float_text
+from flinkish.common.flink_text import flink_text, float_text, in_utc
 from flinkish.common.typeinfo import MapTypeInfo, RowTypeInfo, TupleTypeInfo, Types, _ElementsTypeInfo
 from flinkish.common.types import Row
 from flinkish.connectors.formats.text_values import (
     is_bytes,
+    of_digits,
     parser,
     time_of,
     timestamp_of,
@@ -62,8 +64,8 @@ class JsonRowReader:
 
     def row(self, message: bytes) -> Optional[Row]:
         try:
-            return self._convert(json.loads(message, parse_float=decimal.Decimal))
-        except (ValueError, TypeError) as error:
+            return self._convert(json.loads(message, parse_float=decimal.Decimal, parse_constant=_no_number))
+        except (ValueError, TypeError, RecursionError) as error:  # the last of arrays nested a thousand deep
             if self.ignore_errors:
                 return None
             raise UserError(
@@ -107,8 +109,8 @@ class JsonRowReader:
             if basic is BasicType.BOOLEAN:
                 return lambda node: node if isinstance(node, bool) else _text(node).strip().lower() == "true"
             if basic in (BasicType.INT, BasicType.LONG):
-                convert = type_info.convert  # a fraction is cut off, as Jackson does
-                return lambda node: convert(int(node) if isinstance(node, decimal.Decimal) else _whole(node))
+                convert = type_info.convert
+                return lambda node: convert(_whole(node))
         parse = parser(type_info, "JSON")
         return lambda node: parse(_text(node))
 
@@ -130,6 +132,11 @@ class JsonRowReader:
         return row
 
 
+def _no_number(name: str) -> None:
+    """NaN and Infinity, which Python takes for JSON."""
+    raise ValueError(f"{name} is no JSON")
+
+
 def _of(kind: type, node: Any) -> Any:
     if not isinstance(node, kind):
         raise ValueError(f"expected {'an object' if kind is dict else 'an array'}, got {short_repr(node)}")
@@ -142,11 +149,21 @@ def _text(node: Any) -> str:
         return node
     if isinstance(node, bool):
         return "true" if node else "false"
-    return str(node) if not isinstance(node, (dict, list)) else json.dumps(node, default=str)
+    if isinstance(node, (dict, list)):
+        return json.dumps(node, default=float, separators=(",", ":"), ensure_ascii=False)
+    return str(node)
 
 
 def _whole(node: Any) -> int:
-    return node if type(node) is int else int(_text(node))
+    """A fraction is cut off, as Jackson does."""
+    if isinstance(node, decimal.Decimal):
+        if node.adjusted() > _DIGITS_MAX:  # 1e999999999 as an int would fill the memory
+            raise ValueError(f"{node} does not fit into 64 bits")
+        return int(node)
+    return node if type(node) is int else int(of_digits(_text(node)))
+
+
+_DIGITS_MAX = 20
 
 
 def _time(node: Any) -> dt.time:
@@ -198,7 +215,9 @@ def _encoder(type_info: TypeInformation) -> Callable[[Any], str]:
     return lambda value: "null" if value is None else encode(value)
 
 
-def _quoted(text: str) -> str:
+def _quoted(text: Any) -> str:
+    if not isinstance(text, str):
+        raise TypeError(expected("a str", text))
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -216,10 +235,8 @@ def _encoder_of_value(type_info: TypeInformation) -> Callable[[Any], str]:
         parts = [_encoder(kind) for kind in type_info.get_field_types()]
         return lambda values: f"[{','.join([part(v) for part, v in zip(parts, values)])}]"
     if isinstance(type_info, MapTypeInfo):
-        of_value = _encoder(type_info.value_type_info)
-        return lambda value: (
-            "{" + ",".join([f"{_quoted(str(k))}:{of_value(v)}" for k, v in value.items()]) + "}"
-        )
+        of_key, of_value = _name_of_key(type_info.key_type_info), _encoder(type_info.value_type_info)
+        return lambda value: "{" + ",".join([f"{of_key(k)}:{of_value(v)}" for k, v in value.items()]) + "}"
     if isinstance(type_info, DateTypeInfo):
         return lambda value: f'"{value.isoformat()}"'
     if isinstance(type_info, TimeTypeInfo):
@@ -233,6 +250,8 @@ def _encoder_of_value(type_info: TypeInformation) -> Callable[[Any], str]:
             return lambda value: text(value) if math.isfinite(value) else f'"{text(value)}"'
         if basic is BasicType.BOOLEAN:
             return lambda value: "true" if value else "false"
+        if basic is BasicType.BIG_DEC:
+            return _decimal_text
         if type_info.is_numeric():
             return str
         if basic in (BasicType.STRING, BasicType.CHAR):
@@ -240,9 +259,28 @@ def _encoder_of_value(type_info: TypeInformation) -> Callable[[Any], str]:
     raise unsupported(type_info, "JSON")
 
 
+def _name_of_key(key_type: TypeInformation) -> Callable[[Any], str]:
+    """Names are texts in JSON, whatever the keys are."""
+    text = flink_text(key_type)
+
+    def name(key: Any) -> str:
+        if key is None:
+            raise ValueError("a key of the map is null")
+        return _quoted(text(key))
+
+    return name
+
+
+def _decimal_text(value: decimal.Decimal) -> str:
+    if not value.is_finite():
+        raise ValueError(f"{value} is no JSON")
+    return str(value)
+
+
 def _timestamp_text(value: dt.datetime) -> str:
+    value = in_utc(value)
     fraction = f".{value.microsecond:06d}".rstrip("0") if value.microsecond else ""
-    return f'"{value:%Y-%m-%dT%H:%M:%S}{fraction}Z"'
+    return f'"{value.replace(microsecond=0).isoformat()}{fraction}Z"'
 
 
 # ---- JSON schema --------------------------------------------------------------------------------
@@ -260,7 +298,10 @@ def row_type_of_json_schema(json_schema: str) -> RowTypeInfo:
         root = json.loads(json_schema)
     except (TypeError, ValueError) as error:
         raise InvalidJobError("could not read the JSON schema", why=str(error)) from error
-    found = _type_of(root, root, "<root>", ())
+    try:
+        found = _type_of(root, root, "<root>", ())
+    except (AttributeError, TypeError) as error:  # a text where an object must stand, and the like
+        raise InvalidJobError("could not use the JSON schema", why=f"a part of it is no schema: {error}") from error
     if not isinstance(found, RowTypeInfo):
         raise InvalidJobError("could not use the JSON schema", why=f"it describes {found}, not an object")
     return found

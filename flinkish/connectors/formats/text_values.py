@@ -66,7 +66,7 @@ def parser(type_info: TypeInformation, what: str) -> Parse:
         if basic in (BasicType.FLOAT, BasicType.DOUBLE):
             return lambda text: convert(_floating(text))
         if basic is not BasicType.INSTANT:
-            return lambda text: convert(int(text))
+            return lambda text: convert(int(of_digits(text)))
     raise unsupported(type_info, what)
 
 
@@ -79,11 +79,17 @@ def unsupported(type_info: TypeInformation, what: str) -> InvalidJobError:
 
 
 def time_of(text: str) -> dt.time:
-    return dt.time.fromisoformat(_in_microseconds(text))
+    return _without_offset(dt.time.fromisoformat(_in_microseconds(text)), text)
 
 
 def timestamp_of(text: str) -> dt.datetime:
-    return dt.datetime.fromisoformat(_in_microseconds(text))
+    return _without_offset(dt.datetime.fromisoformat(_in_microseconds(text)), text)
+
+
+def _without_offset(value: Any, text: str) -> Any:
+    if value.tzinfo is not None:
+        raise ValueError(f"{text!r} names an offset from UTC, which the type has not")
+    return value
 
 
 def _in_microseconds(text: str) -> str:
@@ -99,7 +105,7 @@ def _boolean(text: str) -> bool:
 
 def _decimal(text: str) -> decimal.Decimal:
     try:
-        return decimal.Decimal(text.strip())
+        return decimal.Decimal(of_digits(text).strip())
     except decimal.InvalidOperation:
         raise ValueError(f"{text!r} is no decimal number") from None
 
@@ -109,4 +115,13 @@ _WORDS = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infini
 
 def _floating(text: str) -> float:
     word = _WORDS.get(text.strip())
-    return float(text) if word is None else word
+    return float(of_digits(text)) if word is None else word
+
+
+def of_digits(text: str) -> str:
+    """``text`` without what Python reads as a number and Java does not: ``1_000``, ``nan``, ``inf``.
+
+    Raises: ValueError: it has such."""
+    if "_" in text or text.strip(" +-")[:1].isalpha():
+        raise ValueError(f"{text!r} is no number")
+    return text

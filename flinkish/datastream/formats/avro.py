@@ -11,7 +11,7 @@ from flinkish.common.typeinfo import RowTypeInfo
 from flinkish.common.types import Row
 from flinkish.connectors.files.avro_format import AvroFormat, AvroPart, GenericRecordAvroTypeInfo
 from flinkish.connectors.files.file_source import FileSource
-from flinkish.connectors.formats.avro_rows import AvroRowReader, AvroRowWriter, AvroSchema
+from flinkish.connectors.formats.avro_rows import AvroRowReader, AvroRowWriter, AvroSchema, type_of_avro
 from flinkish.datastream.utils import ResultTypeQueryable
 from flinkish.errors import InvalidJobError
 
@@ -59,7 +59,9 @@ def _schema(record_class: Any, avro_schema_string: Optional[str], name: str) -> 
         )
     if avro_schema_string is None:
         raise InvalidJobError(f"{name}() needs a schema", do="give avro_schema_string")
-    return AvroSchema.parse_string(avro_schema_string)
+    schema = AvroSchema.parse_string(avro_schema_string)
+    type_of_avro(schema)  # refuses here what no Row can hold
+    return schema
 
 
 class AvroRowDeserializationSchema(DeserializationSchema[Row]):

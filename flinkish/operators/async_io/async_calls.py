@@ -11,7 +11,7 @@ States of a record::
 Moves, with the event in front: ``add``, or room for the backlog -> calling; ``answered`` -> waiting, if the retry strategy says
 so, else done (an error that is not tried again fails the job); ``advance`` at ``retry_at_ms`` -> calling; ``advance`` at
 ``deadline_ms`` -> `AskTimeout`, and what the handler gives, by ``finish``, is the outcome.  The deadline is one for all
-attempts.  ``end_input`` begins attempts that wait at once, and after it there are no others.
+attempts, and the end of the input changes nothing: attempts are made until the outcome.
 
 Invariants: records that are calling, waiting or done are at most ``capacity`` (watermarks between them are not counted); an answer
 counts only when it is that of the attempt under way, so what comes after a timeout, or twice, changes nothing; nothing new begins
@@ -19,7 +19,8 @@ before the backlog has.
 
 No clock, thread or user function is here, but for ``retry_delay``; effects are carried out in order.
 
-Source: Flink's ``AsyncWaitOperator``.  There, results of the timeout handler may be tried again; here they are the outcome.
+Source: Flink's ``AsyncWaitOperator``, and at the end of the input PyFlink's ``AsyncOperation`` (Java's gives attempts up).
+There, results of the timeout handler may be tried again; here they are the outcome.
 """
 
 from __future__ import annotations
@@ -93,7 +94,6 @@ class AsyncCalls:
         self._deadlines: deque[AsyncRecord] = deque()  # all wait equally long; may be done
         self._retries: list[tuple[int, int, int]] = []  # heap of (time, number, attempt before), may be over
         self._last_number = 0
-        self._ended = False
 
     # ---- what comes in --------------------------------------------------------------------------
 
@@ -112,12 +112,6 @@ class AsyncCalls:
         else:
             self._queue.put_control(control)
 
-    def end_input(self, now_ms: int) -> list[Effect]:
-        """Nothing more comes: what waits for an attempt gets its last one now."""
-        self._ended = True
-        waiting = sorted(number for number, record in self._open.items() if record.retry_at_ms is not None)
-        return [self._try_again(self._open[number]) for number in waiting]
-
     # ---- what becomes of calls ------------------------------------------------------------------
 
     def answered(
@@ -127,9 +121,7 @@ class AsyncCalls:
         record = self._open.get(number)
         if record is None or record.attempt != attempt or record.retry_at_ms is not None:
             return []  # its record has its outcome, or it has answered before
-        delay_ms = None
-        if self._retry_delay is not None and not self._ended:
-            delay_ms = self._retry_delay(record, results, error)
+        delay_ms = None if self._retry_delay is None else self._retry_delay(record, results, error)
         if delay_ms is not None:
             record.retry_at_ms = now_ms + delay_ms
             heapq.heappush(self._retries, (record.retry_at_ms, number, attempt))

@@ -88,7 +88,6 @@ class AsyncWaitOperator(RuntimeOperator):
             self._runner.close()
 
     def finish(self):
-        self._obey(self.calls.end_input(self.environment.now_ms()))
         yield from self._wait(lambda: self.calls.is_empty)
 
     def snapshot_state(self, context):

@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, Optional
+from dataclasses import replace
+from typing import Any, Callable, Iterator, Mapping, Optional
 
+from flinkish.datastream.field_aggregates import FieldAggregates
 from flinkish.datastream.functions import (
     AggregateFunction,
     Function,
@@ -18,9 +20,12 @@ from flinkish.datastream.functions import (
 from flinkish.errors import InvalidJobError, StateMigrationError, UserError
 from flinkish.messages.elements import MAX_WATERMARK_MS
 from flinkish.operators.operator import KeyedOperator
+from flinkish.operators.timers import EVENT_TIMERS
 from flinkish.operators.windowing.contexts import FiredWindow, WindowContext, WindowScope
 
 KINDS = ("reduce", "aggregate", "apply", "process")
+#: Properties of the saved event timers: `WindowOperatorBase.form`, and the allowed lateness, ms.
+FORM, LATENESS = "windows", "lateness_ms"
 
 
 class WindowOperatorBase(KeyedOperator):
@@ -33,6 +38,7 @@ class WindowOperatorBase(KeyedOperator):
         self.assigner = operator.assigner
         self.kind: str = operator.kind
         self.lateness_ms: int = operator.allowed_lateness_ms
+        self.saved_lateness_ms = self.lateness_ms  # of the windows that were restored
         self.late_tag = operator.late_data_tag
         self.num_late_records_dropped = 0
         self.scope = WindowScope()
@@ -62,12 +68,57 @@ class WindowOperatorBase(KeyedOperator):
             if type(window_function).clear is not ProcessWindowFunction.clear:
                 self.clear = window_function.clear
 
-    def other_windows(self, why: str) -> StateMigrationError:
-        return StateMigrationError(
-            f'could not restore the windows of operator "{self.name}"',
-            why=f"{why}: their assigner, trigger or evictor has changed",
-            do="give the operator another uid, and restore with allow_non_restored_state",
-        )
+    # ---- checkpoints ----------------------------------------------------------------------------
+
+    def form(self) -> dict[str, str]:
+        """What saved windows must have in common with those of the program, by names that users read (JSON values)."""
+        return {"contents": self._contents()}
+
+    def _contents(self) -> str:
+        operator: Any = self.spec.operator
+        if operator.evictor is not None:
+            return "records with their times, for an evictor"
+        if self.kind == "reduce":
+            return "reduced values"
+        if self.kind != "aggregate":
+            return "records"
+        if not isinstance(operator.function, FieldAggregates):
+            return "accumulators"
+        aggregates = operator.function.aggregates
+        parts = ("count" if each.field is None else f"{each.kind} of {each.field!r}" for each in aggregates)
+        return f"accumulators ({', '.join(parts)})"
+
+    def states_beside_backend(self):
+        for entries in super().states_beside_backend():
+            if entries.meta.name == EVENT_TIMERS:
+                properties = {**entries.meta.properties, FORM: self.form(), LATENESS: self.lateness_ms}
+                entries.meta = replace(entries.meta, properties=properties)
+            yield entries
+
+    def restore_keyed(self, reader, key_groups):
+        meta = reader.states.get(EVENT_TIMERS)
+        if meta is not None and FORM in meta.properties:
+            self._check_form(meta.properties[FORM])
+            self.saved_lateness_ms = int(meta.properties[LATENESS])
+        super().restore_keyed(reader, key_groups)
+
+    def _check_form(self, saved: Mapping[str, str]) -> None:
+        """Refuse what would be read as something else, instead of giving wrong results for it."""
+        form = self.form()
+        names = dict.fromkeys((*saved, *form))
+        changes = [
+            f"{name}: {saved.get(name, 'any')} -> {form.get(name, 'any')}"
+            for name in names
+            if saved.get(name) != form.get(name)
+        ]
+        if changes:
+            raise StateMigrationError(
+                f'could not restore the windows of operator "{self.name}"',
+                why=f"the program keeps them in another form than the savepoint ({'; '.join(changes)})",
+                do="give the operator another uid, and restore with allow_non_restored_state",
+            )
+
+    # ---- records --------------------------------------------------------------------------------
 
     def no_timestamp(self) -> UserError:
         return UserError(

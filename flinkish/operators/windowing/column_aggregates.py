@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from flinkish.datastream.field_aggregates import FieldAggregate, FieldAggregates
+from flinkish.datastream.fields import added
 from flinkish.errors import UserError
 from flinkish.operators.columns import column_values
 from flinkish.state.heap import WindowTable
@@ -129,11 +130,13 @@ class _Column:
             self.values = self.values[slots]
 
     def add(self, slots: np.ndarray, column: Any) -> None:
-        self.type = column.type
+        self.type = wider(self.type, column.type)
         if column.null_count:
             slots = slots[column.is_valid().to_numpy(zero_copy_only=False)]
             column = column.drop_null()
         if self.aggregate.kind != "count" and len(column):
+            if pa.types.is_boolean(column.type) and self.aggregate.kind in ("sum", "avg"):
+                column = column.cast(pa.int64())
             self._fold(slots, _numbers(column))
         self.seen += np.bincount(slots, minlength=len(self.seen))
 
@@ -142,7 +145,8 @@ class _Column:
         folded = self.values
         assert folded is not None
         if folded.dtype != object:
-            _FOLDS[self.aggregate.kind].at(folded, slots, values)
+            with np.errstate(invalid="ignore"):  # inf and -inf make a NaN, as in a loop
+                _FOLDS[self.aggregate.kind].at(folded, slots, values)
             return
         kind, seen = self.aggregate.kind, self.seen > 0
         for slot, value in zip(slots.tolist(), values.tolist()):
@@ -151,7 +155,7 @@ class _Column:
                 continue
             known = folded[slot]
             if kind in ("sum", "avg"):
-                folded[slot] = known + value
+                folded[slot] = added(known, value)
             elif (value < known if kind == "min" else value > known) or known != known:
                 folded[slot] = value
 
@@ -216,13 +220,14 @@ class _Column:
         if kind == "avg":
             pairs = zip(self._python_values(slots, seen.tolist()), seen.tolist())
             averages = [None if total is None else total / count for total, count in pairs]
-            return pa.array(averages) if _is_decimal(self.type) else pa.array(averages, pa.float64())
+            is_number = self.type is None or _is_number(self.type)
+            return pa.array(averages, pa.float64()) if is_number else pa.array(averages)
         if values is not None and values.dtype != object:
             return pa.array(values[slots], mask=None if seen.all() else seen == 0)
         found = self._python_values(slots, seen.tolist())
         try:
             return pa.array(found, self._result_type())
-        except (pa.ArrowInvalid, OverflowError) as error:
+        except (pa.ArrowException, TypeError, OverflowError) as error:
             raise UserError(
                 f'could not give the {kind} "{self.aggregate.name}" as a column of {self._result_type()}',
                 why=str(error),
@@ -234,9 +239,24 @@ class _Column:
             return None
         if self.aggregate.kind != "sum":
             return self.type
+        if pa.types.is_decimal256(self.type):
+            return pa.decimal256(76, self.type.scale)
         if _is_decimal(self.type):
             return pa.decimal128(38, self.type.scale)
-        return pa.int64() if pa.types.is_integer(self.type) else None
+        if pa.types.is_floating(self.type):
+            return pa.float64()
+        return pa.int64() if _is_number(self.type) else None
+
+
+def wider(known: Any, kind: Any) -> Any:
+    """Arrow's type of values of both; batches of one stream may differ (a union of sources)."""
+    if known is None or kind.equals(known):
+        return kind
+    both = [pa.schema([("", known)]), pa.schema([("", kind)])]
+    try:
+        return pa.unify_schemas(both, promote_options="permissive").field(0).type
+    except pa.ArrowException:
+        return known
 
 
 def _numbers(column: Any) -> np.ndarray:
@@ -267,6 +287,12 @@ def _objects(values: list) -> np.ndarray:
 
 def _is_decimal(kind: Any) -> bool:
     return kind is not None and pa.types.is_decimal(kind)
+
+
+def _is_number(kind: Any) -> bool:
+    """Of ints, floats, booleans or only nulls."""
+    types = pa.types
+    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_null(kind)
 
 
 def _grown(array: np.ndarray, size: int, fill: Any) -> np.ndarray:

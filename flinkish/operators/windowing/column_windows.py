@@ -8,7 +8,8 @@ Keys have slots in arrays (`key_map`); those of which no window knows any more a
 
 from __future__ import annotations
 
-from typing import Any, Iterator
+from decimal import Decimal
+from typing import Any, Callable, Iterator, Optional
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +19,42 @@ from flinkish.datastream.field_aggregates import WINDOW_END, WINDOW_START, Field
 from flinkish.messages.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from flinkish.operators.key_map import KeyMap
 from flinkish.operators.window import AlignedWindowOperator
-from flinkish.operators.windowing.column_aggregates import ColumnWindow, ColumnWindowTable
+from flinkish.operators.windowing.column_aggregates import ColumnWindow, ColumnWindowTable, wider
 
 RESULT_ROWS_MAX = 8192  # of one batch
 _SLOTS_MIN = 1024  # fewer are not worth to be sorted out
+
+
+def key_column(keys: list[Any], kind: Optional[pa.DataType]) -> pa.Array:
+    """Canonical keys as a column of the type that they had: as keys True, 1.0 and Decimal(1) are the int 1.
+
+    >>> import decimal
+    >>> key_column([1, 1.5, None], pa.decimal128(5, 1)).to_pylist()
+    [Decimal('1.0'), Decimal('1.5'), None]
+    """
+    if kind is not None and pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    convert = None if kind is None else _from_canonical(kind)
+    if convert is not None:
+        keys = [None if key is None else convert(key) for key in keys]
+    return pa.array(keys, kind)
+
+
+def _from_canonical(kind: pa.DataType) -> Optional[Callable[[Any], Any]]:
+    types = pa.types
+    if types.is_boolean(kind):
+        return bool
+    if types.is_floating(kind):
+        return float
+    if types.is_decimal(kind):
+        return Decimal
+    if types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        parts = [(field.name, _from_canonical(field.type)) for field in fields]
+        return lambda row: {
+            name: value if part is None or value is None else part(value) for (name, part), value in zip(parts, row)
+        }
+    return None
 
 
 class ColumnWindowOperator(AlignedWindowOperator):
@@ -48,7 +81,8 @@ class ColumnWindowOperator(AlignedWindowOperator):
         if timestamps is None:
             raise self.no_timestamp()
         key = batch.column(self.function.key_field)
-        self._key_type = key.type if self.spec.key_type is None else None
+        if self.spec.key_type is None:
+            self._key_type = wider(self._key_type, key.type)
         slots = self.keys.slots(key)
         last = timestamps - (timestamps - self.offset_ms) % self.slide_ms  # starts of the latest windows
         open_to = timestamps - self.size_ms  # windows that start behind it have the record
@@ -95,7 +129,7 @@ class ColumnWindowOperator(AlignedWindowOperator):
             some = slots[first : first + RESULT_ROWS_MAX]
             keys = self.keys.keys
             columns = [
-                pa.array([keys[slot] for slot in some.tolist()], self._key_type),
+                key_column([keys[slot] for slot in some.tolist()], self._key_type),
                 pa.array(np.full(len(some), start)),
                 pa.array(np.full(len(some), end)),
                 *table.results(some),

@@ -16,7 +16,7 @@ from flinkish.state.current_key import NO_KEY
 from flinkish.state.heap import StateStore
 
 #: Prefixes of state names, so that states of different owners may be called the same.
-WINDOW_STATE, GLOBAL_STATE, TRIGGER_STATE = "window/", "global/", "trigger/"
+WINDOW_STATE, TRIGGER_STATE = "window/", "trigger/"
 
 
 class WindowScope:
@@ -41,7 +41,7 @@ class WindowContext(ProcessWindowFunction.Context):
         self._window_state = StateStore(operator.backend, scope, WINDOW_STATE)
         if merging:
             self._window_state = _NoWindowState(operator.backend, scope, WINDOW_STATE)
-        self._global_state = StateStore(operator.backend, None, GLOBAL_STATE)
+        self._global_state = StateStore(operator.backend)  # the same as of the runtime context in open()
 
     def window(self) -> Any:
         return self._scope.window

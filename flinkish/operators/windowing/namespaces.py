@@ -4,7 +4,7 @@ quicker to hash than the objects that user code sees."""
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import Any, Iterable
 
 from flinkish.common.constants import MAX_LONG_VALUE
 from flinkish.common.serializer import TypeSerializer
@@ -15,7 +15,9 @@ from flinkish.datastream.time_window import (
     GlobalWindowSerializer,
     TimeWindow,
     TimeWindowSerializer,
+    Window,
 )
+from flinkish.datastream.window_assigners import WindowAssigner
 
 
 class WindowNamespaces:
@@ -74,3 +76,21 @@ _BUILT_IN: dict[type, type[WindowNamespaces]] = {
 
 def namespaces_of(serializer: TypeSerializer) -> WindowNamespaces:
     return _BUILT_IN.get(type(serializer), WindowNamespaces)(serializer)
+
+
+def checked_windows(windows: Any, assigner: WindowAssigner) -> Iterable[Window]:
+    """What an assigner of the user's gave; bounds of time windows become ints."""
+    where = f"{type(assigner).__name__}.assign_windows()"
+    try:
+        found = tuple(windows)
+    except TypeError:
+        raise TypeError(f"{where} must return a list of windows, not {windows!r}") from None
+    for window in found:
+        if not isinstance(window, Window):
+            raise TypeError(f"{where} must return windows, not {window!r}")
+        if isinstance(window, TimeWindow) and not (type(window.start) is type(window.end) is int):
+            try:
+                window.start, window.end = window.start.__index__(), window.end.__index__()
+            except AttributeError:
+                raise TypeError(f"{where} must return windows with ints of ms as bounds, not {window!r}") from None
+    return found

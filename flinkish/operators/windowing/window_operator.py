@@ -45,9 +45,8 @@ from flinkish.operators.windowing.contexts import (
     WindowContext,
 )
 from flinkish.operators.windowing.merging_window_set import Merge, MergingWindowSet
-from flinkish.operators.windowing.namespaces import namespaces_of
+from flinkish.operators.windowing.namespaces import checked_windows, namespaces_of
 from flinkish.operators.windowing.timers import WindowTimerService
-from flinkish.state.keyed_snapshot import StateKind
 
 #: What `WindowOperator.process` returns for a record that goes to the late output.
 LATE: Any = iter(())
@@ -77,6 +76,8 @@ class WindowOperator(WindowOperatorBase):
             self._check_trigger()
             self.merging = MergingWindowSet(assigner, self.namespaces)
             self.context = WindowContext(self, self.scope, merging=True)
+        #: The assigner is not one of ours.
+        self.checks_windows = not type(assigner).assign_windows.__module__.startswith("flinkish.datastream.")
         self.evictor = operator.evictor
         self.contents = self._make_contents()
         self.window_sets: Any = None  # key -> mapping of the MergingWindowSet
@@ -106,11 +107,15 @@ class WindowOperator(WindowOperatorBase):
 
     # ---- checkpoints ----------------------------------------------------------------------------
 
-    def restore_keyed(self, reader, key_groups):
-        saved = reader.states.get(WINDOW_STATE_NAME)
-        if saved is not None and saved.kind is StateKind.VALUE:
-            raise self.other_windows("they were saved as windows that all keys share, and are kept for each key now")
-        super().restore_keyed(reader, key_groups)
+    def form(self):
+        serializer = type(self.assigner.get_window_serializer())
+        return {
+            "kept": "for each key",
+            "windows": f"as {serializer.__name__} writes them",
+            "merging": "yes" if self.merging is not None else "no",
+            "time": "event time" if self.event_time else "processing time",
+            **super().form(),
+        }
 
     def initialize_state(self):
         super().initialize_state()
@@ -119,6 +124,32 @@ class WindowOperator(WindowOperatorBase):
         if self.merging is not None:
             self.backend.state(MapStateDescriptor(MERGING_WINDOW_SET))
             self.window_sets = self.backend.tables[MERGING_WINDOW_SET]
+
+    def open(self):
+        super().open()
+        if self.event_time and self.saved_lateness_ms != self.lateness_ms:
+            self._change_lateness()
+
+    def _change_lateness(self) -> None:
+        """Restored windows go by the lateness of the program; those whose time is over by it go now."""
+        timers = self._cleanup_timers
+        for time, (namespace, key) in list(timers.timers()):
+            end = self.namespaces.last_instant(namespace)
+            if time != end + self.saved_lateness_ms:
+                continue
+            if end + self.lateness_ms > self.current_watermark:
+                timers.register(min(end + self.lateness_ms, MAX_WATERMARK_MS), (namespace, key))
+                continue
+            state_window = namespace
+            if self.merging is not None:
+                state_window = self.window_sets.get(key, {}).get(namespace)
+                if state_window is None:
+                    continue
+            timers.delete(time, (namespace, key))
+            window = self.namespaces.window(namespace)
+            self.backend.current_key = key
+            self.scope.enter(key, window, namespace)
+            self._clean_up(key, window, namespace, (state_window, key), FiredWindow(key, window))
 
     # ---- records --------------------------------------------------------------------------------
 
@@ -157,6 +188,8 @@ class WindowOperator(WindowOperatorBase):
         """One record of the current key: None, `LATE`, or an iterator of (result, time) that does the rest of the work
         while it is walked."""
         windows = self.assigner.assign_windows(value, timestamp, self.assigner_context)
+        if self.checks_windows:
+            windows = checked_windows(windows, self.assigner)
         return self._add_to(tuple(windows), 0, value, timestamp, False)
 
     def _add_to(
@@ -224,6 +257,8 @@ class WindowOperator(WindowOperatorBase):
         namespace, merges = self.merging.add(mapping, window)
         for merge in merges:
             self._merge(key, merge)
+            if merge.result != namespace:
+                self._register_timers(key, merge.result)
         if merges or namespace != self.namespaces.of(window):
             window = self.namespaces.window(namespace)
         end = cleanup_time = window.max_timestamp()
@@ -261,6 +296,15 @@ class WindowOperator(WindowOperatorBase):
             self.contents.merge(
                 (merge.state_window, key), [(state_window, key) for state_window in merge.merged_state_windows]
             )
+
+    def _register_timers(self, key: Any, namespace: Any) -> None:
+        """Of windows that have merged without the one that was added."""
+        end = self.namespaces.last_instant(namespace)
+        if self.fires_at_end and end > (self.current_watermark if self.event_time else self.environment.now_ms()):
+            self._cleanup_timers.register(end, (namespace, key))
+        cleanup_time = self._cleanup_time(self.namespaces.window(namespace))
+        if cleanup_time < MAX_WATERMARK_MS:
+            self._cleanup_timers.register(cleanup_time, (namespace, key))
 
     def _tell_trigger(self, key: Any, merge: Merge) -> None:
         context, window = self.trigger_context, self.namespaces.window(merge.result)
@@ -382,12 +426,12 @@ class WindowOperator(WindowOperatorBase):
         evictor, context = self.evictor, self.evictor_context
         kept = [TimestampedValue(value, timestamp) for value, timestamp in content]
         self.call(evictor.evict_before, kept, len(kept), window, context, record=about, role="evictor")
-        elements = [element.get_value() for element in kept]
+        elements = [value for value, _ in self.call(_content_of, kept, evictor, record=about, role="evictor")]
         if self.kind == "reduce":
             elements = self.call(self._reduce_all, elements, record=about)
         elif self.kind == "aggregate":
             elements = [self.call(self._aggregate_all, elements, record=about)]
-        if self.window_function is None:
+        if self.window_function is None or (self.kind == "reduce" and not elements):
             for result in elements:
                 yield result, time
         else:
@@ -395,7 +439,7 @@ class WindowOperator(WindowOperatorBase):
                 yield result, time
         self.call(evictor.evict_after, kept, len(kept), window, context, record=about, role="evictor")
         if kept:
-            self.contents.table[entry] = [(element.get_value(), element.get_timestamp()) for element in kept]
+            self.contents.table[entry] = self.call(_content_of, kept, evictor, record=about, role="evictor")
         else:
             self.contents.table.pop(entry, None)
 
@@ -413,3 +457,11 @@ class WindowOperator(WindowOperatorBase):
         for element in elements:
             accumulator = self.add(element, accumulator)
         return self.get_result(accumulator)
+
+
+def _content_of(kept: list, evictor: Any) -> list[tuple[Any, Optional[int]]]:
+    """What an evictor has left, as it is kept."""
+    for element in kept:
+        if not isinstance(element, TimestampedValue):
+            raise TypeError(f"{type(evictor).__name__} has put {element!r} among the elements, no TimestampedValue")
+    return [(element.get_value(), element.get_timestamp()) for element in kept]

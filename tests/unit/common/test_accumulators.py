@@ -57,3 +57,13 @@ def test_accumulators_of_one_name_and_different_classes_are_refused():
     assert merge_accumulators(parts) == {"a": 1, "b": 2}
     with pytest.raises(UserError, match='the accumulator "a"(.|\n)*IntCounter in one place and a Histogram'):
         merge_accumulators([pickle.dumps({"a": IntCounter()}), pickle.dumps({"a": Histogram()})])
+
+
+def test_an_accumulator_that_cannot_be_read_or_merged_is_named():
+    mixed = Histogram()
+    for value in (1, "a"):
+        mixed.add(value)
+    with pytest.raises(UserError, match='the accumulator "mixed"(.|\n)*not supported'):
+        merge_accumulators([pickle.dumps({"mixed": mixed})])
+    with pytest.raises(UserError, match='the accumulator "n"(.|\n)*unsupported operand'):
+        merge_accumulators([pickle.dumps({"n": IntCounter(1)}), pickle.dumps({"n": IntCounter("1")})])

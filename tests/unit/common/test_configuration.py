@@ -128,3 +128,10 @@ def test_restart_strategies_stand_for_settings():
     assert conf["restart-strategy.fixed-delay.delay"] == "2000 ms"
     assert strategy == RestartStrategies.fixed_delay_restart(3, 2_000)
     assert strategy != RestartStrategies.no_restart()
+
+
+def test_a_configuration_shows_as_in_flink_and_reads_each_form_of_a_list():
+    conf = Configuration({"k1": "v1", "k2": 1})
+    assert str(conf) == "{k1=v1, k2=1}"
+    for text in ("a;b", "[a, b]", "- a\n- b", "- 'a'\n- \"b\"\n"):
+        assert Configuration.parse_list_value(text) == ["a", "b"]

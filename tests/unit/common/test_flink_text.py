@@ -3,7 +3,7 @@ import decimal
 
 import pytest
 
-from flinkish.common import Row, RowKind, Types
+from flinkish.common import Instant, Row, RowKind, Types
 from flinkish.common.flink_text import flink_text, printed_text
 
 
@@ -26,6 +26,10 @@ from flinkish.common.flink_text import flink_text, printed_text
         (Types.SQL_TIME(), dt.time(12, 0, 0, 123_000), "12:00:00"),
         (Types.SQL_TIMESTAMP(), dt.datetime(2021, 1, 9, 12, 0, 0, 11_000), "2021-01-09 12:00:00.011"),
         (Types.SQL_TIMESTAMP(), dt.datetime(2021, 1, 9, 12), "2021-01-09 12:00:00.0"),
+        (Types.SQL_TIMESTAMP(), dt.datetime(33, 1, 9, 12), "0033-01-09 12:00:00.0"),
+        (Types.SQL_TIMESTAMP(), dt.datetime.fromisoformat("2021-01-09 12:00:00+02:00"), "2021-01-09 10:00:00.0"),
+        (Types.INSTANT(), Instant(1, 5_000_000), "1970-01-01T00:00:01.005Z"),
+        (Types.FLOAT(), 2.802596928649634e-45, "2.8E-45"),
         (Types.LIST(Types.BOOLEAN()), [True, None], "[true, null]"),
         (Types.MAP(Types.STRING(), Types.INT()), {"a": 1, "b": None}, "{a=1, b=null}"),
         (Types.TUPLE([Types.STRING(), Types.LIST(Types.INT())]), ("a", [1, 2]), "(a,[1, 2])"),

@@ -86,8 +86,23 @@ def test_convert_gives_the_types_own_form():
     assert ROW.convert((1, "x")) == Row(id=1, name="x")
     assert ROW.convert({"id": 1}) == Row(id=1, name=None)
     assert Types.TUPLE([Types.LONG(), Types.DOUBLE()]).convert([1, 2]) == (1, 2.0)
-    with pytest.raises(ValueError):
-        Types.LONG().convert(1.5)
+    assert Types.MAP(Types.STRING(), Types.DOUBLE()).convert({"a": 1}) == {"a": 1.0}
+    for fraction in (1.5, float("inf")):
+        with pytest.raises(ValueError, match="not a whole number"):
+            Types.LONG().convert(fraction)
+
+
+def test_a_key_takes_the_form_that_a_result_of_its_type_has():
+    for type_info, value in [
+        (Types.BIG_DEC(), 0.1),
+        (Types.SQL_DATE(), dt.datetime(2021, 1, 9, 12)),
+        (Types.FLOAT(), 0.1),
+        (Types.INSTANT(), dt.datetime(2021, 1, 9)),
+    ]:
+        assert type_info.convert(value) == type_info.converter()(value)
+    for type_info in (Types.BIG_DEC(), Types.DOUBLE(), Types.LONG(), Types.BOOLEAN()):
+        with pytest.raises(TypeError, match="expected"):
+            type_info.convert("1")
 
 
 def test_equal_types_are_equal_and_show_what_they_are():
@@ -180,7 +195,8 @@ def test_a_result_that_has_its_form_is_not_copied_and_a_named_tuple_stays_one():
     assert row_of(row) is row
     assert tuple_of(Price("a", 1)) == Price("a", 1.0) and type(tuple_of(Price("a", 1))) is Price
     assert Types.STRING().converter() is None
-    assert Types.MAP(Types.STRING(), Types.STRING()).converter() is None
+    texts = {"a": "b"}
+    assert Types.MAP(Types.STRING(), Types.STRING()).converter()(texts) is texts
     pair = (1, "a")
     assert Types.TUPLE([Types.INT(), Types.STRING()]).converter()(pair) is pair
     kind = Row.of_kind(RowKind.DELETE, 1, "a")
@@ -197,6 +213,9 @@ def test_a_result_that_has_its_form_is_not_copied_and_a_named_tuple_stays_one():
         (Types.TUPLE([Types.INT()]), (1, 2)),
         (Types.LIST(Types.INT()), "ab"),
         (Types.PRIMITIVE_ARRAY(Types.BYTE()), 3),
+        (Types.DOUBLE(), b"1"),
+        (Types.MAP(Types.STRING(), Types.DOUBLE()), [("a", 1.0)]),
+        (Types.MAP(Types.STRING(), Types.STRING()), "ab"),
     ],
 )
 def test_a_result_of_another_type_is_refused(type_info, result):
@@ -214,6 +233,7 @@ def test_a_result_of_another_type_is_refused(type_info, result):
         (Types.TUPLE([Types.STRING(), Types.INT()]), ("a", -(2**31) - 1)),
         (Types.ROW([Types.SHORT()]), Row(2**15)),
         (Types.MAP(Types.STRING(), Types.LIST(Types.BYTE())), {"a": [1, 300]}),
+        (Types.DOUBLE(), 10**400),
     ],
 )
 def test_a_number_that_the_declared_bits_cannot_hold_fails_and_never_wraps(type_info, result):

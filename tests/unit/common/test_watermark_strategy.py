@@ -96,6 +96,9 @@ class Trade:
         ("time", Row(time=1_000)),
         (1, ("x", 1_000)),
         ("time", Trade(datetime(1970, 1, 1, 0, 0, 1))),
+        (0, Trade(datetime(1970, 1, 1, 0, 0, 1))),
+        (0, 1_000),
+        (0, datetime(1970, 1, 1, 0, 0, 1)),
     ],
 )
 def test_a_field_name_or_position_assigns_the_time_of_that_field(field, record):
@@ -103,6 +106,13 @@ def test_a_field_name_or_position_assigns_the_time_of_that_field(field, record):
     function, _ = strategy.timestamp_function()
     assert function(record, None) == 1_000
     assert strategy.timestamp_field == field
+
+
+@pytest.mark.parametrize("field, record", [("time", {"time": None}), (0, (1.5,)), (0, "x"), (1, 1_000), (0, None)])
+def test_what_is_no_time_in_a_field_is_said(field, record):
+    function, _ = WatermarkStrategy.no_watermarks().with_timestamp_assigner(field).timestamp_function()
+    with pytest.raises(TypeError, match="a point in time must be|has no field"):
+        function(record, None)
 
 
 def test_a_strategy_is_not_changed_by_with_and_survives_pickle():
@@ -125,3 +135,22 @@ def test_settings_that_make_no_sense_are_refused():
         WatermarkStrategy.no_watermarks().with_idleness(0)
     with pytest.raises(InvalidJobError):
         WatermarkStrategy.no_watermarks().with_timestamp_assigner(1.5)
+
+
+class Unwritten(WatermarkGenerator):
+    def on_event(self, event, event_timestamp, output): ...
+
+
+@pytest.mark.parametrize("supplier, why", [
+    (dict, "no on_event"), (Unwritten, "on_periodic_emit unwritten"), (lambda split: None, "without arguments"),
+    (5, "one object"),
+])  # fmt: skip
+def test_what_cannot_make_generators_is_refused_in_the_call(supplier, why):
+    with pytest.raises(InvalidJobError) as caught:
+        WatermarkStrategy.for_generator(supplier)
+    assert why in caught.value.why and caught.value.do
+
+
+def test_what_a_supplier_gives_instead_of_a_generator_is_said():
+    with pytest.raises(TypeError, match="gave 5, no WatermarkGenerator"):
+        WatermarkStrategy.for_generator(lambda: 5).create_watermark_generator()

@@ -102,6 +102,11 @@ def test_a_sequence_that_runs_backwards_is_refused():
         NumberSequenceSource(3, 2)
 
 
+def test_a_sequence_beyond_64_bits_is_refused():
+    with pytest.raises(InvalidJobError, match="does not fit into 64 bits"):
+        NumberSequenceSource(0, 2**63)
+
+
 def test_sequence_gives_each_reader_neighbouring_numbers():
     run = SourceRun(NumberSequenceSource(1, 7), 3).run_until_end()
     assert [output.values for output in run.outputs] == [[1, 2, 3], [4, 5], [6, 7]]

@@ -1,10 +1,10 @@
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from flinkish.connectors.delta.delta_sink import DeltaSink
 from flinkish.connectors.spi import CommitId
-from flinkish.errors import InvalidJobError, UserError
+from flinkish.errors import CorruptSnapshotError, ExternalError, InvalidJobError, UserError
 from flinkish.testing.spi_fakes import SinkRun
 from flinkish.testing.spi_suites import SinkSuite
 
@@ -95,7 +95,10 @@ def test_abort_removes_files_of_killed_slots_and_keeps_committed_ones(tmp_path):
     run.write([(1, 0)])
     sink.create_committer().commit(run.writers[0].prepare_commit())
     run.write([(2, 0)])  # its writer never closes
-    sink.create_committer().remove_leftovers([])
+    sink.for_operator("job1" * 8, run.contexts[0].operator_id()).create_committer().remove_leftovers([])  # not its own
+    assert len(list(tmp_path.glob("*.parquet"))) == 2
+    taken_over = DeltaSink(tmp_path, SCHEMA).for_operator("job0" * 8, run.contexts[0].operator_id())
+    taken_over.create_committer().remove_leftovers([])  # another driver, the same job
     assert rows_of(tmp_path) == [1]
     assert len(list(tmp_path.glob("*.parquet"))) == 1
 
@@ -152,7 +155,144 @@ def test_timestamps_are_stored_in_microseconds(tmp_path):
     assert table.column("at").cast(pa.int64()).to_pylist() == [1_500_000, 2_500_000]
 
 
+# ---- tables that are there ------------------------------------------------------------------------
+
+
+def table_of(path, configuration=None, partition_by=None, **columns):
+    write_deltalake(str(path), pa.table(columns), configuration=configuration, partition_by=partition_by)
+    return DeltaTable(str(path))
+
+
+@pytest.mark.parametrize(
+    "schema, why",
+    [
+        ({"m": pa.int64()}, "it has no column 'm', only n"),
+        ({"n": pa.string()}, "its column 'n' is int64, the sink's schema has string"),
+        ({"n": pa.int32()}, "its column 'n' is int64"),
+        ({"n": pa.int64(), "m": pa.int64()}, "it has no column 'm'"),
+    ],
+)
+def test_what_does_not_fit_the_columns_of_a_table_is_refused_before_the_job_begins(tmp_path, schema, why):
+    """``deltalake`` would add the files, and readers find nulls or cannot read the table."""
+    table_of(tmp_path, n=[1])
+    sink = DeltaSink(tmp_path, schema, mode="append")
+    for validate in (sink.validate, sink.validate_restored):
+        with pytest.raises(InvalidJobError, match=why):
+            validate()
+    DeltaSink(tmp_path, schema, mode="overwrite").validate()  # its columns go too
+
+
+def test_columns_may_come_in_another_order_and_those_that_may_be_null_be_left_out(tmp_path):
+    there = pa.schema([("n", pa.list_(pa.field("x", pa.uint32(), nullable=False))), ("s", pa.string()), ("t", pa.int64())])
+    first = SinkRun(DeltaSink(tmp_path, there), job_id="a" * 32)
+    first.write([([1 << 31], "a", 1)])
+    first.finish()
+    more = SinkRun(DeltaSink(tmp_path, {"s": pa.string(), "n": pa.list_(pa.int64())}, mode="append"), job_id="b" * 32)
+    more.write([("b", [2])])
+    more.finish()
+    rows = DeltaTable(str(tmp_path)).to_pyarrow_table().to_pylist()
+    assert sorted(rows, key=str) == [{"n": [1 << 31], "s": "a", "t": 1}, {"n": [2], "s": "b", "t": None}]
+
+
+def test_tables_whose_files_say_more_or_other_than_their_columns_are_refused(tmp_path):
+    table_of(tmp_path / "parts", n=[1], p=["a"], partition_by=["p"])
+    table_of(tmp_path / "names", {"delta.columnMapping.mode": "name", "delta.minReaderVersion": "2"}, n=[1])
+    table_of(tmp_path / "grows", {"delta.appendOnly": "true"}, n=[1])
+    table_of(tmp_path / "checked", n=[1]).alter.add_constraint({"positive": "n > 0"})
+    never_null = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+    write_deltalake(str(tmp_path / "never"), pa.table({"n": [1]}, schema=never_null))
+    n = {"n": pa.int64()}
+    for name, schema, mode, why in [
+        ("parts", {**n, "p": pa.string()}, "append", "it is partitioned by p"),
+        ("parts", {**n, "p": pa.string()}, "overwrite", "it is partitioned by p"),
+        ("names", n, "append", "delta.columnMapping.mode: name"),
+        ("grows", n, "overwrite", "delta.appendOnly"),
+        ("checked", n, "append", "constraints, which this sink does not check: positive"),
+        ("never", n, "append", "never null, and the sink's schema allows it"),
+        ("never", {"m": pa.int64()}, "append", "it has no column 'm'"),
+    ]:
+        with pytest.raises(InvalidJobError, match=why):
+            DeltaSink(tmp_path / name, schema, mode=mode).validate()
+    for name, schema in (("grows", n), ("never", never_null)):
+        DeltaSink(tmp_path / name, schema, mode="append").validate()
+
+
+@pytest.mark.parametrize(
+    "type_", [pa.uint64(), pa.time64("us"), pa.duration("s"), pa.float16(), pa.list_(pa.uint64()), pa.decimal256(50, 2)]
+)
+def test_types_that_delta_does_not_have_are_refused_in_the_driver(tmp_path, type_):
+    with pytest.raises(InvalidJobError, match="could not use the column 'c' in a Delta table"):
+        DeltaSink(tmp_path, {"c": type_})
+
+
+def test_columns_that_differ_in_case_and_none_at_all_are_refused(tmp_path):
+    with pytest.raises(InvalidJobError, match="'A' and 'a'"):
+        DeltaSink(tmp_path, {"A": pa.int64(), "a": pa.int64()})
+    with pytest.raises(InvalidJobError, match="it has no columns"):
+        DeltaSink(tmp_path, {})
+
+
+def test_times_with_any_zone_and_inside_of_records_are_stored_in_microseconds(tmp_path):
+    inside = pa.list_(pa.struct([("t", pa.timestamp("ns"))]))
+    run = SinkRun(DeltaSink(tmp_path, {"at": pa.timestamp("ms", "Europe/Berlin"), "inside": inside}))
+    run.write([(1_000, [{"t": 5_000}])])
+    run.finish()
+    table = DeltaTable(str(tmp_path)).to_pyarrow_table()
+    assert table["at"].cast(pa.int64()).to_pylist() == [1_000_000] and table.schema.field("at").type.tz == "UTC"
+    assert table["inside"].to_pylist()[0][0]["t"].microsecond == 5
+
+
 # ---- with checkpoints ------------------------------------------------------------------------------
+
+
+def test_one_sink_object_may_be_a_sink_of_two_jobs(tmp_path):
+    """In a notebook, where the second job would write over the files of the first."""
+    sink = DeltaSink(tmp_path, SCHEMA, mode="append")
+    for number, job_id in enumerate(("a" * 32, "b" * 32)):
+        run = SinkRun(sink, job_id=job_id)
+        run.write([(number, 0)])
+        run.finish()
+    assert sorted(rows_of(tmp_path)) == [0, 1]
+
+
+def test_a_table_or_a_file_that_is_gone_is_told_and_nothing_is_added(tmp_path):
+    run = SinkRun(DeltaSink(tmp_path / "table", SCHEMA, mode="append"))
+    committer = run._sink.create_committer()
+    committer.commit_checkpoint(prepared(run, 1), commit_id(1))
+    files = prepared(run, 2)
+    (tmp_path / "table" / files[0].path).rename(tmp_path / "away")
+    with pytest.raises(CorruptSnapshotError, match="is not there"):
+        committer.commit_checkpoint(files, commit_id(2))
+    assert rows_of(tmp_path / "table") == [1]
+    (tmp_path / "table").rename(tmp_path / "moved")
+    for repeat in (lambda: committer.commit_checkpoint(prepared(run, 3), commit_id(3)), committer.job_finished):
+        with pytest.raises(ExternalError, match="the table is gone"):
+            repeat()
+    run.writers[0].close()
+    assert not DeltaTable.is_deltatable(str(tmp_path / "table"))
+
+
+def test_what_was_written_for_another_table_is_published_there(tmp_path):
+    """A job that goes on from a savepoint may name another folder than before."""
+    run = SinkRun(DeltaSink(tmp_path / "old", SCHEMA))
+    files = prepared(run, 1)
+    again = DeltaSink(tmp_path / "new", SCHEMA)
+    again.validate_restored()
+    committer = again.for_operator("j", "op").create_committer()
+    committer.commit_checkpoint(files, commit_id(1))
+    assert rows_of(tmp_path / "old") == [1] and rows_of(tmp_path / "new") == []
+    unwanted = prepared(run, 2)
+    committer.abort(unwanted)
+    assert not (tmp_path / "old" / unwanted[0].path).exists()
+    run.writers[0].close()
+
+
+def test_a_table_that_another_sink_has_made_since_must_fit_too(tmp_path):
+    run = SinkRun(DeltaSink(tmp_path, SCHEMA))
+    table_of(tmp_path, m=["x"])
+    with pytest.raises(InvalidJobError, match="it has no column 'n'"):
+        run._sink.create_committer().commit_checkpoint(prepared(run, 1), commit_id(1))
+    run.writers[0].close()
 
 
 def commit_id(checkpoint_id, run_id="run"):

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
-from flinkish.common import Row, Types
-from flinkish.connectors.files import AvroFormat, AvroPart, CsvFormat, FileSink, FileSource, OrcPart
+from flinkish.common import Instant, Row, Types
+from flinkish.connectors.files import AvroFormat, AvroPart, CsvFormat, FileSink, FileSource, OrcPart, ParquetPart
 from flinkish.datastream import StreamExecutionEnvironment
 from flinkish.datastream.formats.avro import (
     AvroBulkWriters,
@@ -124,6 +124,13 @@ def test_csv_columns_have_flinks_types(tmp_path):
     )
 
 
+def test_a_csv_value_that_is_not_of_the_declared_type_says_so_first(tmp_path):
+    (tmp_path / "f.csv").write_text("1\n2\nabc\n")
+    with pytest.raises(UserError, match="abc") as caught:
+        read(FileSource(tmp_path / "f.csv", format="csv", columns={"n": Types.INT()}))
+    assert caught.value.do.startswith("declare for that column the type that its values have")
+
+
 def test_csv_arrays_comments_headers_quotes_and_nulls(tmp_path):
     path = tmp_path / "f.csv"
     arrays = CsvSchema.builder().add_array_column("a", ";", Types.INT()).add_array_column("b", ":", Types.BOOLEAN())
@@ -159,11 +166,37 @@ def test_csv_dates_bytes_compression_and_event_times(tmp_path):
     assert run.outputs[0].records == [(run.values[0], 1_500)]
 
 
+def test_a_csv_line_may_be_longer_than_a_block_and_a_byte_order_mark_is_none_of_it(tmp_path):
+    rows = [{"s": "x" * size, "n": i} for i, size in enumerate((3, 300, 1, 5_000, 40, 2))]
+    text = "".join(f"{row['s']},{row['n']}\n" for row in rows)
+    (tmp_path / "f.csv").write_text(text)
+    columns = {"s": Types.STRING(), "n": Types.INT()}
+    run = SourceRun(FileSource(tmp_path, format="csv", columns=columns, block_bytes=64)).run_until_end()
+    assert run.values == rows
+    path = tmp_path / "f.csv"
+    pair = CsvSchema.builder().add_string_column("s").add_number_column("n")
+    for schema in (pair.set_use_header().set_strict_headers().build(), pair.set_allow_comments().build()):
+        assert csv_rows(path, "\ufeffs,n\na,1\n", CsvReaderFormat.for_schema(schema)) == [("a", 1)]
+    commented = CsvSchema.builder().add_string_column("s").set_allow_comments().build()
+    assert csv_rows(path, "\ufeff# not\na\n", CsvReaderFormat.for_schema(commented)) == [("a",)]
+    doubled = CsvSchema.builder().add_string_column("s").set_escape_char('"').build()
+    assert csv_rows(path, '"a""b"\n', CsvReaderFormat.for_schema(doubled)) == [('a"b',)]
+
+
 def test_csv_that_does_not_fit_fails_with_the_file(tmp_path):
     for text, why in [("1,2,3\n", "Expected 2 columns"), ("x,2\n", "invalid value 'x'"), ("1,300\n", "300")]:
         (tmp_path / "f.csv").write_text(text)
         with pytest.raises(UserError, match=f"f.csv as CSV(.|\n)*{why}"):
             read(FileSource(tmp_path, format="csv", columns={"a": Types.INT(), "b": Types.BYTE()}))
+    (tmp_path / "f.csv").write_text("1e80\n")
+    with pytest.raises(UserError, match="too large") as error:
+        read(FileSource(tmp_path, format="csv", columns={"a": Types.BIG_DEC()}))
+    assert "what is declared" in error.value.do
+    for options, why in [({}, "declare Types"), ({"columns": {}}, "no columns")]:
+        with pytest.raises(InvalidJobError, match=why):
+            FileSource(tmp_path, format="csv", **options)
+    with pytest.raises(InvalidJobError, match="event times"):
+        CsvFormat({"a": Types.STRING()}, timestamp_column="a")
     with pytest.raises(InvalidJobError, match="as struct"):
         CsvFormat({"a": Types.ROW([Types.INT()])})
     with pytest.raises(InvalidJobError, match="could not find the column 'z'"):
@@ -290,6 +323,11 @@ def test_avro_schemas_types_and_refusals(tmp_path):
         AvroSchema.parse_file(str(tmp_path / "none"))
     with pytest.raises(InvalidJobError, match="no record"):
         AvroPart(AvroSchema.parse_string('"string"'))
+    for text in ("[]", '{"type": "record", "name": "R"}'):
+        with pytest.raises(InvalidJobError, match="no record"):
+            AvroRowDeserializationSchema(avro_schema_string=text)
+    with pytest.raises(InvalidJobError, match="codec"):
+        AvroPart(SCHEMA, codec="none such")
     with pytest.raises(InvalidJobError, match="class of Java"):
         AvroRowDeserializationSchema(record_class="com.example.Ride")
     with pytest.raises(InvalidJobError, match="needs a schema"):
@@ -298,6 +336,76 @@ def test_avro_schemas_types_and_refusals(tmp_path):
     assert stream.get_type() == info
     with pytest.raises(InvalidJobError, match="create_input"):
         StreamExecutionEnvironment().create_input("in.avro")
+
+
+def avro_record(name="R", **fields):
+    return {"type": "record", "name": name, "fields": [{"name": n, "type": kind} for n, kind in fields.items()]}
+
+
+def test_avro_that_does_not_fit_its_schema_or_is_broken_is_named(tmp_path):
+    with open(tmp_path / "f.avro", "wb") as stream:
+        fastavro.writer(stream, avro_record(id="long"), [{"id": 1}])
+    (tmp_path / "g.avro").write_bytes(b"hello world not avro")
+    for name, kind in [("f.avro", "string"), ("g.avro", "long")]:
+        with pytest.raises(UserError, match=f"{name} as Avro"):
+            read(FileSource(tmp_path / name, format=AvroFormat(AvroSchema(avro_record(id=kind)))))
+
+
+def test_avro_keeps_numbers_whole_and_takes_defaults_for_what_a_dict_lacks(tmp_path):
+    schema = avro_record(a="int", b=["null", "long"], u={"type": "string", "logicalType": "uuid"})
+    schema["fields"].append({"name": "c", "type": "int", "default": 7})
+    part = AvroBulkWriters.for_generic_record(AvroSchema(schema))
+    name = "12345678-1234-5678-1234-567812345678"
+    write(bulk_sink(tmp_path, part), [{"a": 1.0, "b": True, "u": name}, (2, None, name, 3)])
+    records = [(record["a"], record["b"], record["c"]) for record in read(FileSource(tmp_path, format="avro"))]
+    assert records == [(1, 1, 7), (2, None, 3)]
+    writer = AvroRowSerializationSchema(avro_schema_string=json.dumps(schema))
+    for bad in [(1.5, 1, name, 1), (2**31, 1, name, 1), (1, 2**63, name, 1), (1, 1, "no uuid", 1)]:
+        with pytest.raises(UserError, match="could not write a record as Avro"):
+            writer.serialize(bad)
+
+
+def test_avro_records_may_share_a_name_in_two_namespaces_and_contain_their_own_kind(tmp_path):
+    first = {**avro_record("Item", x="int"), "namespace": "a"}
+    schema = avro_record(p=first, q={**avro_record("Item", y="string"), "namespace": "b"}, z="a.Item")
+    text = json.dumps(schema)
+    row = Row(p=Row(x=1), q=Row(y="s"), z=Row(x=2))
+    message = AvroRowSerializationSchema(avro_schema_string=text).serialize(row)
+    assert AvroRowDeserializationSchema(avro_schema_string=text).deserialize(message) == row
+
+    chain = avro_record("Node", v="int", next=["null", "Node"])
+    nodes = [{"v": 1, "next": {"v": 2, "next": None}}]
+    write(bulk_sink(tmp_path, AvroBulkWriters.for_generic_record(AvroSchema(chain))), nodes)
+    assert read(FileSource(tmp_path, format=AvroFormat(AvroSchema(chain)))) == nodes
+    with pytest.raises(InvalidJobError, match="contains itself"):
+        AvroRowDeserializationSchema(avro_schema_string=json.dumps(chain))
+
+
+def test_a_union_of_avro_is_a_struct_of_members_in_parquet_as_java_writes_it(tmp_path):
+    schema = AvroSchema(avro_record(u=["int", "null", "double"], v=["string", "long"]))
+    records = [{"u": 1, "v": "a"}, {"u": 2.0, "v": 5}, {"u": None, "v": "b"}]
+    write(bulk_sink(tmp_path, AvroParquetWriters.for_generic_record(schema)), records)
+    kind = pq.read_schema(files(tmp_path)[0]).field("u").type
+    assert kind == pa.struct([("member0", pa.int32()), ("member1", pa.float64())])
+    found = read(FileSource.for_record_stream_format(AvroParquetReaders.for_generic_record(schema), tmp_path).build())
+    assert found == records and type(found[1]["u"]) is float
+    with pytest.raises(UserError, match="u is 'x', none of"):
+        write(bulk_sink(tmp_path / "out", AvroParquetWriters.for_generic_record(schema)), [{"u": "x", "v": "a"}])
+
+
+def test_a_field_of_avro_may_be_nothing_but_null(tmp_path):
+    schema = AvroSchema(avro_record(none="null", n="int"))
+    records = [{"none": None, "n": 1}, {"none": None, "n": 2}]
+    write(bulk_sink(tmp_path, AvroParquetWriters.for_generic_record(schema)), records)
+    assert read(FileSource.for_record_stream_format(AvroParquetReaders.for_generic_record(schema), tmp_path).build()) == records
+    message = AvroRowSerializationSchema(avro_schema_string=str(schema)).serialize((None, 3))
+    assert AvroRowDeserializationSchema(avro_schema_string=str(schema)).deserialize(message) == Row(none=None, n=3)
+
+
+def test_a_logical_type_that_is_not_known_is_the_number_below_it():
+    text = json.dumps(avro_record(a={"type": "long", "logicalType": "timestamp-nanos"}))
+    message = AvroRowSerializationSchema(avro_schema_string=text).serialize((5,))
+    assert AvroRowDeserializationSchema(avro_schema_string=text).deserialize(message) == Row(a=5)
 
 
 def test_avro_messages_are_rows_and_the_bytes_of_fastavro():
@@ -374,12 +482,30 @@ def test_parquet_by_a_row_type_casts_and_finds_columns_whatever_their_case(tmp_p
         ParquetColumnarRowInputFormat(ROW_TYPE, {"parquet.page.size": "1"})
 
 
+def test_instants_are_columns_of_nanoseconds_in_utc_also_within_lists(tmp_path):
+    row_type = Types.ROW_NAMED(["at", "all"], [Types.INSTANT(), Types.LIST(Types.INSTANT())])
+    rows = [(Instant(5, 7), [Instant(-1, 0), None]), (None, None), (dt.datetime(1970, 1, 1), [])]
+    write(bulk_sink(tmp_path, ParquetBulkWriters.for_row_type(row_type)), rows)
+    table = pq.read_table(files(tmp_path)[0])
+    assert table.schema.field("at").type == pa.timestamp("ns", "UTC")
+    assert table.column("at").cast(pa.int64()).to_pylist() == [5_000_000_007, None, 0]
+    assert [v.value for v in table.column("all")[0].values.to_pylist() if v is not None] == [-1_000_000_000]
+
+
 def test_parquet_and_orc_writers_know_flinks_settings_and_refuse_others(tmp_path):
     writers = ParquetBulkWriters.for_row_type(ROW_TYPE, {"parquet.compression": "GZIP"})
     write(bulk_sink(tmp_path / "out", writers), [("a", 1)])
     (file,) = files(tmp_path / "out")
     assert pq.ParquetFile(file).metadata.row_group(0).column(0).compression == "GZIP"
     assert writers.get_row_type() == ROW_TYPE and OrcPart({"a": pa.int64()}).get_row_type().get_field_names() == ["a"]
+    timed = Types.ROW_NAMED(["t"], [Types.SQL_TIME()])
+    for make, why in [
+        (lambda: OrcBulkWriters.for_row_type(timed), "time64"),
+        (lambda: OrcPart({"a": pa.int64()}, compression="none such"), "(?i)none such"),
+        (lambda: ParquetPart({"a": pa.int64()}, compression="none such"), "(?i)none such"),
+    ]:
+        with pytest.raises(InvalidJobError, match=why):
+            make()
     for make in (
         lambda: ParquetBulkWriters.for_row_type(ROW_TYPE, {"parquet.page.size": "1"}),
         lambda: OrcBulkWriters.for_row_type(ROW_TYPE, {"orc.other": "1"}),

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flinkish.common.serialization import Encoder
+from flinkish.common.time import Instant
 from flinkish.common.typeinfo import Types
 from flinkish.common.types import Row
 from flinkish.connectors.files.file_sink import FileSink, ParquetSink, PendingFile
@@ -292,6 +293,15 @@ def test_each_kind_of_record_finds_its_columns(record):
     expected = [{"name": "a", "n": 1, "x": 0.5}]
     assert RowsToColumns(SCHEMA).convert([record]).to_pylist() == expected
     assert RowsToColumns(SCHEMA).convert([record, ("b", 2, None)]).to_pylist()[:1] == expected
+
+
+def test_instants_are_written_as_times():
+    schema = pa.schema([("at", pa.timestamp("ns", "UTC")), ("all", pa.list_(pa.timestamp("us")))])
+    at = datetime.datetime(1970, 1, 1, 0, 0, 2)
+    (row,) = RowsToColumns(schema).convert([(Instant(1, 5), [Instant(1, 5_000), at])]).to_pylist()
+    assert row["at"].nanosecond == 5 and row["all"] == [datetime.datetime(1970, 1, 1, 0, 0, 1, 5), at]
+    with pytest.raises(UserError, match="not a whole number of us"):
+        RowsToColumns(schema).convert([(None, [Instant(1, 5)])])
 
 
 @dataclasses.dataclass

@@ -440,6 +440,9 @@ def test_pyflinks_builder_makes_the_same_source(tmp_path):
 def test_unknown_formats_and_misplaced_options_are_refused(tmp_path):
     with pytest.raises(InvalidJobError, match="parquet, text"):
         FileSource(tmp_path, format="xml")
+    with pytest.raises(InvalidJobError, match="do: read lines of JSON as text") as refused:
+        FileSource(tmp_path, format="json")
+    assert "env.from_dataframe(spark.read.json(path))" in refused.value.do
     with pytest.raises(InvalidJobError, match="option 'columns'"):
         FileSource(tmp_path, format=TextLineFormat(), columns=["a"])
     with pytest.raises(InvalidJobError, match="no path"):

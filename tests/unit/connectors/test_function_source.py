@@ -1,3 +1,4 @@
+import itertools
 import threading
 
 import pytest
@@ -73,14 +74,58 @@ def test_a_list_that_run_goes_on_changing_gives_what_it_was_at_collect():
     assert drive(FunctionSource(run)).values == [[0], [0, 1], [0, 1, 2]]
 
 
-def test_generator_functions_run_without_a_thread():
-    before = threading.active_count()
+@pytest.mark.parametrize("how", ["a generator", "run(ctx)"])
+def test_a_run_that_waits_holds_up_neither_what_it_gave_nor_the_slot(how):
+    go_on, ended = threading.Event(), threading.Event()
+
+    def wait():
+        yield 1
+        try:
+            assert go_on.wait(10)
+            yield 2
+            yield 3
+        finally:
+            ended.set()
+
+    def collect(ctx):
+        for value in wait():
+            ctx.collect(value)
+
+    context, woken = FakeReaderContext(), threading.Event()
+    context.on_wakeup = woken.set
+    source = FunctionSource(wait if how == "a generator" else collect)
+    reader, output = source.create_reader(context), RecordingReaderOutput()
+    reader.start()
+    output.give_room(2)
+    while not output.values:
+        reader.poll_next(output)
+    assert reader.poll_next(output) is InputStatus.NOTHING_AVAILABLE
+    woken.clear()
+    go_on.set()
+    assert woken.wait(10)
+    while len(output.values) < 2:
+        reader.poll_next(output)
+    reader.close()
+    assert ended.wait(10)
+    assert output.values == [1, 2]
+
+
+def test_a_run_is_ahead_of_the_slot_by_a_queue_at_most():
+    made = []
 
     def numbers():
-        assert threading.active_count() == before
-        yield from range(10)
+        for i in itertools.count():
+            made.append(i)
+            yield i
 
-    assert drive(FunctionSource(numbers), room=3).values == list(range(10))
+    reader, output = FunctionSource(numbers).create_reader(FakeReaderContext()), RecordingReaderOutput()
+    reader.start()
+    output.give_room(3)
+    while not output.values:
+        reader.poll_next(output)
+    reader.close()
+    assert output.values == [0, 1, 2]
+    assert len(made) <= QUEUE_RECORDS + 4
 
 
 def test_generator_that_yields_the_same_list_gives_each_state_of_it():

@@ -7,7 +7,7 @@ import math
 
 import cloudpickle
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flinkish.common import Row, Types
@@ -73,8 +73,9 @@ def test_a_csv_field_has_flinks_text_and_comes_back(kind, text, value):
 
 @settings(max_examples=40)
 @given(st.lists(st.text(st.characters(exclude_categories=("Cs",))), min_size=2, max_size=4))
+@example(["a\u2028b", "c\x85d", "\r", "e\r\nf\n"])
 def test_any_texts_come_back_from_csv(texts):
-    texts = [text.replace("\r", "").replace("\0", "") for text in texts]
+    texts = [text.replace("\0", "") for text in texts]
     writer, reader = csv_schemas(Types.ROW([Types.STRING()] * len(texts)))
     assert list(reader.deserialize(writer.serialize(tuple(texts)))) == texts
 
@@ -109,7 +110,45 @@ def test_csv_that_cannot_be_read_fails_with_the_column_or_is_null():
         CsvRowSerializationSchema.Builder(pair).build().serialize(("x", "y"))
 
 
+@pytest.mark.parametrize(
+    "kind, text",
+    [
+        (Types.INT(), "1_000"),
+        (Types.DOUBLE(), "1_0.5"),
+        (Types.DOUBLE(), "inf"),
+        (Types.BIG_DEC(), "NaN"),
+        (Types.BIG_DEC(), "1_0"),
+        (Types.SQL_TIMESTAMP(), "2021-01-09 12:00:00+01:00"),
+        (Types.SQL_TIME(), "12:00:00+01:00"),
+    ],
+)
+def test_what_only_python_reads_as_a_value_is_refused_as_in_java(kind, text):
+    _, csv_reader = csv_schemas(Types.ROW([kind]))
+    with pytest.raises(UserError, match="could not read a CSV row"):
+        csv_reader.deserialize(text.encode())
+    with pytest.raises(UserError, match="could not read a message as JSON"):
+        json_reader(Types.ROW_NAMED(["a"], [kind])).build().deserialize(json.dumps({"a": text}).encode())
+
+
+def test_a_csv_field_may_be_long_and_no_message_is_an_error_or_dropped():
+    pair = Types.ROW_NAMED(["a", "b"], [Types.STRING(), Types.INT()])
+    _, reader = csv_schemas(pair)
+    assert reader.deserialize(b"x" * 200_000 + b",1") == Row(a="x" * 200_000, b=1)
+    with pytest.raises(UserError, match="could not read a CSV row"):
+        reader.deserialize(None)
+    assert CsvRowDeserializationSchema.Builder(pair).set_ignore_parse_errors(True).build().deserialize(None) is None
+
+
 def test_the_csv_builders_refuse_what_is_no_csv():
+    builder = CsvRowDeserializationSchema.Builder(Types.ROW([Types.INT()]))
+    for refused in (
+        lambda: builder.set_field_delimiter("\n"),
+        lambda: builder.set_field_delimiter('"'),
+        lambda: builder.set_null_literal(5),
+        lambda: builder.set_array_element_delimiter(5),
+    ):
+        with pytest.raises(InvalidJobError, match="CSV"):
+            refused()
     with pytest.raises(InvalidJobError, match="one character"):
         CsvRowSerializationSchema.Builder(Types.ROW([Types.INT()])).set_field_delimiter(";;")
     with pytest.raises(InvalidJobError, match="line separator"):
@@ -198,9 +237,26 @@ def test_what_is_written_is_json_of_the_same_values(record):
 def test_json_values_of_other_kinds_are_read_as_jackson_does():
     kinds = {"a": Types.INT(), "b": Types.STRING(), "c": Types.BOOLEAN(), "d": Types.DOUBLE(), "e": Types.STRING()}
     reader = json_reader(Types.ROW_NAMED(list(kinds), list(kinds.values()))).build()
-    row = reader.deserialize(b'{"a": 1.9, "b": 1.50, "c": " TRUE ", "d": " 2 ", "e": {"x": [1]}}')
-    assert row == Row(a=1, b="1.50", c=True, d=2.0, e='{"x": [1]}')
+    row = reader.deserialize(b'{"a": 1.9, "b": 1.50, "c": " TRUE ", "d": " 2 ", "e": {"x": [1, 2.5]}}')
+    assert row == Row(a=1, b="1.50", c=True, d=2.0, e='{"x":[1,2.5]}')
     assert math.isnan(reader.deserialize(b'{"d": "NaN"}').d)
+    with pytest.raises(UserError, match="does not fit into 64 bits"):  # at once: it has a billion digits
+        reader.deserialize(b'{"a": 1e999999999}')
+
+
+def test_json_is_in_utc_and_has_only_values_of_the_declared_types():
+    at = Types.ROW_NAMED(["at"], [Types.SQL_TIMESTAMP()])
+    writer = JsonRowSerializationSchema.builder().with_type_info(at).build()
+    assert writer.serialize((dt.datetime.fromisoformat("2021-01-09T01:00:00+02:00"),)) == b'{"at":"2021-01-08T23:00:00Z"}'
+    assert writer.serialize((dt.datetime(33, 1, 9),)) == b'{"at":"0033-01-09T00:00:00Z"}'
+    flags = Types.MAP(Types.BOOLEAN(), Types.INT())
+    for kind, value in [(Types.STRING(), 5), (Types.BIG_DEC(), decimal.Decimal("NaN")), (flags, {None: 1})]:
+        writer = JsonRowSerializationSchema.builder().with_type_info(Types.ROW([kind])).build()
+        with pytest.raises(UserError, match="could not write a record as JSON"):
+            writer.serialize((value,))
+    assert JsonRowSerializationSchema.builder().with_type_info(Types.ROW([flags])).build().serialize(({True: 1},)) == (
+        b'{"f0":{"true":1}}'
+    )
 
 
 def test_json_that_cannot_be_read_fails_is_null_or_is_dropped():
@@ -210,12 +266,13 @@ def test_json_that_cannot_be_read_fails_is_null_or_is_dropped():
         strict.deserialize(b'{"a": 1}')
     reader = json_reader(kind).build()
     assert reader.deserialize(b'{"a": 1, "z": 2}') == Row(a=1, b=None)
-    for message in (b"{", b"[1]", b'{"a": "x"}', b'{"b": "2021-01-09T12:00:00+01:00"}'):
+    deep = b'{"a": ' + 100_000 * b"["
+    for message in (b"{", b"[1]", b'{"a": "x"}', b'{"a": NaN}', b'{"b": "2021-01-09T12:00:00+01:00"}', deep):
         with pytest.raises(UserError, match="as JSON"):
             reader.deserialize(message)
     lenient = json_reader(kind).ignore_parse_errors().build()
     assert lenient.deserialize(b'{"a": "x", "b": "2021-01-09T12:00:00Z"}') == Row(a=None, b=dt.datetime(2021, 1, 9, 12))
-    assert lenient.deserialize(b"{") is None
+    assert lenient.deserialize(b"{") is None and lenient.deserialize(deep) is None
     with pytest.raises(InvalidJobError, match="exclude each other"):
         json_reader(kind).fail_on_missing_field().ignore_parse_errors().build()
     with pytest.raises(InvalidJobError, match="has no type"):
@@ -263,6 +320,8 @@ def test_a_json_schema_is_a_row_type():
         ('{"$ref": "#/a", "a": {"type": "object", "properties": {"b": {"$ref": "#/a"}}}}', "refers to itself"),
         ('{"type": "object", "properties": {"a": {"type": "array"}}}', '"items"'),
         ('{"type": "object", "additionalProperties": true}', "additionalProperties"),
+        ('{"type": "object", "properties": 5}', "is no schema"),
+        ('{"type": "object", "properties": {"a": {"oneOf": 5}}}', "is no schema"),
     ],
 )
 def test_a_json_schema_without_one_type_for_each_field_is_refused(schema, why):

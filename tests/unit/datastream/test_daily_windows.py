@@ -67,6 +67,20 @@ def test_days_tile_time_and_begin_when_the_clock_says_so(zone, hour, around, ste
         assert (begin.hour, begin.minute) == (hour, 0) or jumped
 
 
+@pytest.mark.parametrize(
+    "zone, start, instant, expected",
+    [
+        ("Europe/Berlin", "02:30", (2024, 3, 31, 12), ("2024-03-31T03:00", "2024-04-01T02:29", 23.5)),
+        ("Europe/Berlin", "02:30", (2024, 10, 27, 12), ("2024-10-27T02:30", "2024-10-28T02:29", 25)),
+        ("Australia/Lord_Howe", "02:15", (2024, 10, 6, 12), ("2024-10-06T02:30", "2024-10-07T02:14", 23.75)),
+        ("Pacific/Apia", "06:00", (2011, 12, 31, 12), ("2011-12-31T06:00", "2012-01-01T05:59", 24)),
+        ("Pacific/Apia", "06:00", (2011, 12, 31, 3), ("2011-12-31T00:00", "2011-12-31T05:59", 6)),
+    ],
+)
+def test_where_clocks_jump_over_its_beginning_a_day_begins_when_they_do(zone, start, instant, expected):
+    assert day_of(zone, *instant, start=start) == expected
+
+
 def test_days_by_the_clock():
     class Context:
         def get_current_processing_time(self):

@@ -65,6 +65,13 @@ def test_sum_adds_the_field_and_keeps_the_rest_of_the_first_record(record, field
     assert get_field(record, field) == 1
 
 
+def test_a_sum_of_decimals_has_all_their_digits():
+    first, second = Decimal("12345678901234567890.123456789012345678"), Decimal("1E-18")
+    total = Decimal("12345678901234567890.123456789012345679")
+    assert Sum(1).reduce(("a", first), ("a", second)) == ("a", total)
+    assert Sum("x").reduce({"x": first}, {"x": second}) == {"x": total}
+
+
 def test_a_replaced_field_of_a_row_keeps_names_and_kind():
     row = Row.of_kind(RowKind.UPDATE_AFTER, a=1)
     changed = with_field(row, "a", 2)

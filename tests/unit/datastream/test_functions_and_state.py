@@ -118,6 +118,10 @@ def test_retries_wait_longer_each_time_up_to_the_limit():
 def test_memory_sizes_are_read_and_compared():
     assert MemorySize.of_mebi_bytes(2) == MemorySize("2 mb") == MemorySize(2 << 20)
     assert MemorySize("1 gb").get_mebi_bytes() == 1024 and MemorySize(1) < MemorySize("1 kb")
-    group = SlotSharingGroup.builder("g").set_managed_memory_mb(5).set_external_resource("gpu", 1).build()
+    builder = SlotSharingGroup.builder("g").set_managed_memory_mb(5).set_external_resource("gpu", 1)
+    for lacking in (builder, builder.set_cpu_cores(1), builder.set_task_heap_memory_mb(0)):
+        with pytest.raises(InvalidJobError, match="CPU cores and task heap memory"):
+            lacking.build()
+    group = builder.set_task_heap_memory_mb(1).build()
     assert group.get_managed_memory() == MemorySize("5 mb")
     assert group.get_external_resources() == {"gpu": 1}

@@ -14,6 +14,8 @@ from flinkish.datastream import (
     FileSystemCheckpointStorage,
     RuntimeExecutionMode,
 )
+from flinkish.datastream.checkpoint_config import ExternalizedCheckpointCleanup
+from flinkish.datastream.checkpoint_storage import JobManagerCheckpointStorage
 from flinkish.datastream.data_stream import CachedDataStream
 from flinkish.errors import ConfigurationError, InvalidJobError, JobCancelledError, UserError
 
@@ -102,6 +104,23 @@ def test_an_environment_without_a_program_still_has_a_text():
     env = Environment.get_execution_environment()
     assert "parallelism=1" in repr(env) and env._repr_html_() is None
     assert set(env._repr_mimebundle_()) == {"text/plain"}
+
+
+def test_checkpoint_settings_of_pyflink_1_do_what_they_did(env):
+    config = env.get_checkpoint_config()
+    config.set_checkpoint_storage_dir("file:///shared/checkpoints").enable_externalized_checkpoints(
+        ExternalizedCheckpointCleanup.RETAIN_ON_CANCELLATION
+    )
+    values = env.configuration.to_dict()
+    assert values["execution.checkpointing.dir"] == "file:///shared/checkpoints"
+    assert values["execution.checkpointing.storage"] == "filesystem"
+    assert values["execution.checkpointing.externalized-checkpoint-retention"] == "RETAIN_ON_CANCELLATION"
+    config.set_externalized_checkpoint_cleanup(ExternalizedCheckpointCleanup.DELETE_ON_CANCELLATION)
+    assert config.get_externalized_checkpoint_cleanup() is ExternalizedCheckpointRetention.DELETE_ON_CANCELLATION
+    config.set_checkpoint_storage(JobManagerCheckpointStorage())
+    assert env.configuration.to_dict()["execution.checkpointing.storage"] == "jobmanager"
+    with pytest.raises(InvalidJobError, match=r"set_checkpoint_storage_dir\(\)"):
+        config.set_checkpoint_storage_dir(JobManagerCheckpointStorage())
 
 
 def test_settings_end_in_the_configuration(env):
@@ -253,6 +272,8 @@ def test_execute_and_collect_with_a_limit_takes_no_more_than_that_and_ends_the_j
     assert cluster.handle.cancelled.is_set()
     with pytest.raises(InvalidJobError):
         stream.execute_and_collect(limit=-1)
+    with pytest.raises(InvalidJobError, match="limit=..."):
+        stream.execute_and_collect(3)
 
 
 class Listener(JobListener):

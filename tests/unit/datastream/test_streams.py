@@ -389,7 +389,7 @@ def test_a_slot_sharing_group_object_counts_by_its_name(pairs):
     group = SlotSharingGroup.builder("g").build()
     assert pairs.map(Double()).slot_sharing_group(group).transformation.slot_sharing_group == "g"
     with pytest.warns(UserWarning, match="usual size"):
-        pairs.map(Double()).slot_sharing_group(SlotSharingGroup.builder("h").set_cpu_cores(2).build())
+        pairs.map(Double()).slot_sharing_group(SlotSharingGroup("h", {"cpu_cores": 2.0}))
 
 
 # ---- windows ------------------------------------------------------------------------------------

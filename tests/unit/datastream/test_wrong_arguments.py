@@ -27,6 +27,7 @@ from flinkish.connectors.files import (
     TextPart,
 )
 from flinkish.datastream.connectors.file_system import OutputFileConfig, RollingPolicy, StreamFormat
+from flinkish.datastream import window
 from flinkish.datastream.connectors.number_seq import NumberSequenceSource
 from flinkish.datastream.window import TumblingEventTimeWindows
 from flinkish.errors import FlinkishError, InvalidJobError
@@ -158,6 +159,35 @@ CONSTRUCTIONS = {
     ),
     "from_dataframe(list)": lambda: StreamExecutionEnvironment.get_execution_environment().from_dataframe([1]),
 }
+
+
+#: Parts of windows.
+CONSTRUCTIONS.update({
+    text: lambda text=text: eval(text, vars(window))
+    for text in (
+        "CountTrigger.of(0)", "CountTrigger.of('3')", "CountTrigger.of(2.5)", "CountTrigger.of(True)",
+        "DeltaTrigger.of('x', abs)", "DeltaTrigger.of(float('nan'), abs)", "DeltaTrigger.of(1, lambda one: 1)",
+        "PurgingTrigger.of(None)", "PurgingTrigger.of(CountTrigger)",
+        "ProcessingTimeoutTrigger.of(None, 5)", "ProcessingTimeoutTrigger.of(CountTrigger.of(1), 0)",
+        "ProcessingTimeoutTrigger.of(CountTrigger.of(1), 5, 'yes')",
+        "CountEvictor.of(-1)", "CountEvictor.of('3')", "CountEvictor.of(3, 'after')", "TimeEvictor.of(-1)",
+        "DeltaEvictor.of(None, max)", "DeltaEvictor.of(1, lambda one: 1)",
+        "EventTimeSessionWindows.with_dynamic_gap(5)", "EventTimeSessionWindows.with_dynamic_gap(lambda: 5)",
+        "ProcessingTimeSessionWindows.with_dynamic_gap(SessionWindowTimeGapExtractor)",
+        "CountTumblingWindowAssigner.of('5')", "CountSlidingWindowAssigner.of(5, 2.5)",
+        "GlobalWindows(CountTrigger)", "GlobalWindows('end')", "TumblingEventTimeWindows.of(2**70)",
+        "DailyEventTimeWindows.of('UTC', '25:00')", "DailyEventTimeWindows.of('UTC', 6)",
+    )
+})  # fmt: skip
+CONSTRUCTIONS.update({
+    "with_timestamp_assigner(lambda: 5)": lambda: WatermarkStrategy.no_watermarks().with_timestamp_assigner(lambda: 5),
+    "min_by(0, 'first')": lambda: window_of_pairs().min_by(0, "first"),
+})  # fmt: skip
+
+
+def window_of_pairs():
+    stream = StreamExecutionEnvironment.get_execution_environment().from_collection([("a", 1)])
+    return stream.key_by(0).window(TumblingEventTimeWindows.of(5))
 
 
 @pytest.mark.parametrize("construction", CONSTRUCTIONS)

@@ -723,8 +723,39 @@ def test_a_job_stops_with_a_savepoint(kind):
     assert of(e.SnapshotResult, step(core, e.SnapshotRequested(2, SAVEPOINT), 10_000))[0].error
     step(core, e.CheckpointCommitted("r", 2), 10_000)
     assert step(core, e.TaskFinished(SOURCE)) == step(core, e.TaskFinished(SINK0)) == []
-    assert step(core, e.TaskFinished(SINK1)) == [e.SnapshotResult(1, "s/savepoint-j-2")]
-    assert step(core, e.JobEnding("FINISHED")) == [e.DiscardCheckpoint("j", "d/j")]
+    assert step(core, e.TaskFinished(SINK1)) == []  # it is not FINISHED yet
+    assert step(core, e.JobEnding("FINISHED")) == [
+        e.SnapshotResult(1, "s/savepoint-j-2"), e.DiscardCheckpoint("j", "d/j"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "status, why, do", [("FAILED", "the job failed", "see why"), ("CANCELED", "the job was cancelled", "start it from")]
+)
+def test_who_stops_a_job_hears_that_it_has_ended_otherwise_and_where_its_savepoint_is(status, why, do):
+    core = coordinator()
+    request(core, SUSPEND, 110)
+    acknowledge(core, 1, 120)
+    step(core, e.MetadataStored(1), 130)
+    for task in ALL:
+        assert of(e.SnapshotResult, step(core, e.TaskFinished(task), 140)) == []
+    (answer,) = of(e.SnapshotResult, step(core, e.JobEnding(status), 150))
+    assert answer.error.why.startswith(why) and answer.error.do.startswith(do)
+    assert answer.error.fields["location"] == "s/savepoint-j-1"
+
+
+def test_a_publication_that_fails_once_does_not_keep_a_job_from_stopping():
+    core = coordinator()
+    request(core, SUSPEND, 110)
+    acknowledge(core, 1, 120, b"x")
+    step(core, e.MetadataStored(1), 130)
+    for task in ALL:
+        step(core, e.TaskFinished(task), 140)
+    assert of(e.FailJob, step(core, e.CheckpointCommitted("r", 1, ExternalError("refused")), 150))
+    assert step(core, e.TasksStopped(frozenset(ALL)), 150) == []
+    assert of(e.CommitCheckpoint, step(core, e.Recover(), 160))
+    assert of(e.RestoreFrom, step(core, e.CheckpointCommitted("r", 1), 170))
+    assert e.SnapshotResult(1, "s/savepoint-j-1") in step(core, e.JobEnding("FINISHED"), 180)
 
 
 def test_a_job_that_could_not_stop_goes_on():

@@ -40,6 +40,8 @@ from flinkish.jobmanager.events import (
     SlotsAllocated,
     SlotsRefused,
     SnapshotCoordinators,
+    SnapshotRequested,
+    SnapshotResult,
     StartCoordinators,
     StopCoordinators,
     StoreMetadata,
@@ -56,6 +58,7 @@ from flinkish.messages.checkpoints import (
     AcknowledgeCheckpoint,
     CheckpointComplete,
     NotifyEndOfData,
+    SnapshotKind,
     SubtaskState,
     TriggerCheckpoint,
 )
@@ -632,6 +635,47 @@ def test_a_job_whose_tasks_have_finished_only_publishes_again_when_that_fails():
     effects = step(job, CheckpointEvent("j", CheckpointCommitted("run", 1)), 140)
     assert effects[-1] == CommitSinks("j", 0) and JobStatusChanged("j", "RUNNING") in effects
     assert JobStatusChanged("j", "FINISHED") in step(job, Committed("j", 0), 150)
+
+
+def test_who_stops_a_job_with_a_savepoint_is_answered_when_it_is_finished_and_the_sinks_have_published():
+    job = checkpointing(commits=True)
+    step(job, CheckpointEvent("j", SnapshotRequested(7, SnapshotKind.SAVEPOINT_SUSPEND, "file:/sp")), 10)
+    checkpoint, _ = complete(job, 1, committables=True)
+    answered = SnapshotResult(7, checkpoint.location)
+    effects = all_change(job, "FINISHED", 110) + step(job, CheckpointEvent("j", CheckpointCommitted("run", 1)), 120)
+    assert job.closing is Closing.COMMITTING and answered not in effects
+    effects = step(job, Committed("j", 0), 130)
+    assert effects.index(JobStatusChanged("j", "FINISHED")) < effects.index(answered)
+
+
+def test_each_failure_of_a_committer_is_counted_where_the_attempt_cannot_tell_them_apart():
+    job = checkpointing(commits=True)
+    step(job, Tick(), 100)
+    complete(job, 1, committables=True)
+    warnings = []
+    failed = CheckpointEvent("j", CheckpointCommitted("run", 1, UserFunctionError("the service is down")))
+    for number in range(3):
+        warnings += [e.text for e in step(job, failed, 110 + number) if isinstance(e, Warn)]
+        all_change(job, "CANCELED", 120)
+        step(job, Aborted("j", 0), 120)
+        step(job, Tick(), 130)
+    assert [text.partition(" failure=")[2].partition(" ")[0] for text in warnings] == ["1", "2", "3"]
+    step(job, CheckpointEvent("j", CheckpointCommitted("run", 1)), 140)
+    job_that_runs_again(job)
+    assert job.recovery.failures == 0
+
+
+@pytest.mark.parametrize(
+    "message, why",
+    [("no\n  such key", "KeyError: no such key"), ("", "KeyError"), ("word " * 99, "KeyError: word word word")],
+    ids=["lines", "none", "long"],
+)
+def test_the_warning_of_a_restart_says_in_a_line_what_user_code_raised(message, why):
+    job = checkpointing()
+    error = UserFunctionError('operator "m" failed', exception_type="KeyError", exception_message=message)
+    (text,) = [e.text for e in step(job, changed("v", 0, "FAILED", error), 10) if isinstance(e, Warn)]
+    shown = text.partition(" why=")[2]
+    assert shown.startswith(repr(why)[:-1]) and (shown == repr(why) or len(shown) < 210)
 
 
 def test_the_end_of_data_that_comes_before_all_tasks_run_is_not_forgotten():

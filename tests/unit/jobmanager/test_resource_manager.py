@@ -408,6 +408,7 @@ def test_a_session_does_not_grow():
     [refused] = step(manager, RequestSlots("a", "first", 2, growth=True))
     assert refused.error.fields == {"needed": 3, "available": 2}
     assert "needs 3 slots, the cluster has 2" in refused.error.why
+    assert refused.error.do.startswith("stop the job with a savepoint")
 
 
 def test_a_cluster_of_one_job_gets_as_many_supervisors_more_as_that_wants():

@@ -4,6 +4,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from flinkish.errors import UserError
 from flinkish.metrics import MetricGroup
 from flinkish.metrics.groups import OperatorMetricGroup
 
@@ -50,8 +51,28 @@ def test_a_gauge_that_fails_says_so_and_spares_the_others():
 def test_one_name_cannot_be_two_kinds_of_metric():
     group = OperatorMetricGroup()
     group.counter("x")
-    with pytest.raises(ValueError, match="'x'"):
-        group.meter("x")
+    for make in (group.meter, group.histogram, lambda name: group.gauge(name, int)):
+        with pytest.raises(UserError, match="'x'(.|\n)*a SimpleCounter of that name"):
+            make("x")
+    group.gauge("size", lambda: 1)
+    group.gauge("size", lambda: 2)
+    assert group.snapshot() == {"x": 0, "size": 2}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda group: group.counter(5),
+        lambda group: group.add_group("a", 5),
+        lambda group: group.gauge("x", 5),
+        lambda group: group.meter("x", 0),
+        lambda group: group.meter("x", "60"),
+        lambda group: group.histogram("x", -1),
+    ],
+)
+def test_arguments_that_would_fail_when_figures_are_collected_are_refused(make):
+    with pytest.raises(UserError, match="cannot use"):
+        make(OperatorMetricGroup())
 
 
 def test_what_a_gauge_returns_is_a_number_or_short_text_so_that_a_report_always_travels():
@@ -82,5 +103,5 @@ def test_a_histogram_tells_how_the_newest_values_are_spread():
     quantiles = [found.get_quantile(share) for share in (0, 0.5, 0.95, 0.99, 1)]
     assert quantiles == pytest.approx([1, 50.5, 95.95, 99.99, 100])
     assert group.snapshot()["size"]["median"] == 50.5 and group.histogram("size") is histogram
-    with pytest.raises(ValueError, match="SimpleHistogram already"):
+    with pytest.raises(UserError, match="a SimpleHistogram of that name"):
         group.counter("size")

@@ -10,11 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from flinkish.common import Types
 from flinkish.datastream.field_aggregates import FieldAggregates, described
 from flinkish.errors import InvalidJobError, UserError
 from flinkish.operators.columns import rows_of
 from flinkish.operators.key_map import KeyMap
 from flinkish.operators.windowing.column_aggregates import ColumnWindow
+from flinkish.operators.windowing.column_windows import key_column
 
 AGGREGATES = {
     "n": "count",
@@ -61,6 +63,8 @@ COLUMNS = {
     "floats": [RNG.uniform(-1, 1) for _ in range(60)],
     "floats with nan": [RNG.choice((1.5, float("nan"), None, -2.5)) for _ in range(60)],
     "decimals": pa.array([Decimal(RNG.randrange(-99, 99)) / 10 for _ in range(60)], pa.decimal128(9, 1)),
+    "decimals of 36 digits": pa.array([Decimal(RNG.randrange(10**36)).scaleb(-18) for _ in range(60)], pa.decimal128(38, 18)),
+    "booleans": [RNG.choice((True, False, None)) for _ in range(60)],
 }
 
 
@@ -107,6 +111,42 @@ def test_least_and_most_of_what_is_no_number(values):
     assert results_of(keys, window) == by_rows(function, [batch])[0]
 
 
+def test_batches_of_one_stream_may_differ_in_the_type_of_a_field():
+    function = FieldAggregates(described({k: ("v", k) for k in ("sum", "min", "max", "avg")}, "k"), "k")
+    columns = [pa.array([1.5, 2.5]), pa.array([1, 2]), pa.array([Decimal("0.25"), None]), pa.array([7, 7], pa.int8())]
+    for some in ([0, 1], [1, 0], [1, 2, 3], [3, 2, 1]):
+        batches = [pa.record_batch({"k": ["a", "a"], "v": columns[i]}) for i in some]
+        assert results_of(*by_columns(function, batches)) == by_rows(function, batches)[0], some
+
+
+def test_an_average_of_durations_is_one():
+    function = FieldAggregates(described({"mean": ("v", "avg")}, "k"), "k")
+    batch = pa.record_batch({"k": ["a", "a"], "v": pa.array([1, 2], pa.duration("s"))})
+    assert results_of(*by_columns(function, [batch])) == {"a": [datetime.timedelta(seconds=1.5)]}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pa.array([True, False, None]),
+        pa.array([Decimal("1.5"), Decimal(2), None, Decimal("0.1")], pa.decimal128(5, 1)),
+        pa.array([Decimal("1.5"), Decimal(10) ** 40], pa.decimal256(60, 1)),
+        pa.array([1.0, 2.5, None, 2.0**60, -(2.0**70)]),
+        pa.array([1.5, 0.1, None], pa.float32()),
+        pa.array([{"a": 1, "b": True}, {"a": None, "b": False}, None]),
+        pa.array(["x", "y", None]).dictionary_encode(),
+        pa.array([Decimal("1.5"), None], pa.decimal128(5, 1)).dictionary_encode(),
+        pa.array([1, None], pa.timestamp("us", "UTC")),
+        pa.array([1, 2**64 - 1], pa.uint64()),
+    ],
+    ids=lambda keys: str(keys.type),
+)
+def test_keys_leave_in_the_type_in_which_they_came(keys):
+    known = KeyMap()
+    column = key_column([known.keys[slot] for slot in known.slots(keys).tolist()], keys.type)
+    assert column.equals(keys.dictionary_decode() if pa.types.is_dictionary(keys.type) else keys)
+
+
 def test_a_sum_that_no_column_can_hold_is_refused_with_advice():
     function = FieldAggregates(described({"total": ("v", "sum")}, "k"), "k")
     keys, window = by_columns(function, [pa.record_batch({"k": ["x"] * 3, "v": [2**62] * 3})])
@@ -140,6 +180,24 @@ def test_keys_that_no_window_knows_are_forgotten_and_slots_used_again():
 def test_what_cannot_be_computed_is_refused(aggregates, why):
     with pytest.raises(InvalidJobError, match=why):
         described(aggregates, "k")
+
+
+@pytest.mark.parametrize(
+    "aggregate, why",
+    [
+        (("name", "sum"), "declared type is string"),
+        (("day", "avg"), "declared type is date"),
+        (("w", "count"), "no field 'w'"),
+        ((9, "min"), "no field 9"),
+    ],
+)
+def test_what_the_declared_record_cannot_give_is_refused(aggregate, why):
+    fields = {"name": Types.STRING(), "day": Types.SQL_DATE(), "n": Types.INT(), "done": Types.BOOLEAN()}
+    record_type = Types.ROW_NAMED(list(fields), list(fields.values()))
+    with pytest.raises(InvalidJobError) as error:
+        described({"x": aggregate}, "k", record_type)
+    assert why in str(error.value)
+    assert described({"x": ("name", "max"), "y": ("done", "sum"), "z": (2, "avg")}, "k", record_type)
 
 
 def test_accumulators_merge_as_sessions_need_it():

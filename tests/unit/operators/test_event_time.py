@@ -5,12 +5,14 @@ subtasks.  Of splits and restored sources there is more in ``test_source.py`` an
 channels in ``tests/unit/taskmanager/test_watermark_valve.py``.
 """
 
+import numpy as np
 import pytest
 
 from flinkish.common.watermark_strategy import WatermarkGenerator, WatermarkStrategy
 from flinkish.datastream.functions import CoProcessFunction, KeyedProcessFunction, ProcessFunction
 from flinkish.datastream.state import ValueStateDescriptor
 from flinkish.datastream.window import TumblingEventTimeWindows
+from flinkish.errors import UserFunctionError
 from flinkish.messages.elements import MAX_WATERMARK_MS
 from flinkish.testing import StreamTestHarness, Watermark
 
@@ -188,6 +190,29 @@ def test_a_periodic_generator_of_ones_own_speaks_at_each_interval():
     assert [one if isinstance(one, int) else one[0] for one in told] == [
         (("a", 700), "on time"), (("b", 300), "on time"), 300, (("c", 250), "late"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("watermark", [None, 1.5, 5.0, "5", True, 2**63, Watermark(5)])
+def test_a_watermark_that_is_no_int_of_ms_fails_in_its_generator(watermark, fused):
+    """A float went on until some operator behind could not count with it."""
+
+    class Odd(Punctuated):
+        def on_event(self, event, event_timestamp, output):
+            output.emit_watermark(watermark)
+
+    options = {"configuration": {"flinkish.fused-chains": fused}}
+    with pytest.raises(UserFunctionError, match="a watermark must.*\\n.*watermark generator"):
+        play(timed(WatermarkStrategy.for_generator(Odd)), [record(("a", 700), None)], **options)
+
+
+def test_a_watermark_may_be_a_number_of_numpy():
+    class Numbers(Punctuated):
+        def on_event(self, event, event_timestamp, output):
+            output.emit_watermark(np.int64(event_timestamp))
+
+    told = play(timed(WatermarkStrategy.for_generator(Numbers)), [record(("a", 700), None)])
+    assert told[-1] == 700 and type(told[-1]) is int
 
 
 # ---- B09: one lateness rule -------------------------------------------------------------------------

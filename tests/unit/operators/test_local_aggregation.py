@@ -10,6 +10,7 @@ from flinkish.datastream.triggers import CountTrigger
 from flinkish.datastream.window import EventTimeSessionWindows, TumblingEventTimeWindows
 from flinkish.errors import InvalidJobError
 from flinkish.messages.elements import Watermark, WatermarkStatus
+from flinkish.testing import StreamTestHarness
 from tests.unit.operators.chains import Chain, snapshot
 
 both_forms = pytest.mark.parametrize("fused", [True, False])
@@ -63,6 +64,24 @@ def test_what_is_held_leaves_after_the_latency_of_its_first_record(fused):
 def test_only_records_of_one_pane_are_combined_and_have_their_largest_time(fused):
     chain = local(pane_ms=10, fused=fused).rows([("a", 1), ("a", 2), ("a", 4), ("a", 8)], [9, 10, 3, -1]).watermark(20)
     assert chain.output[:-1] == [(("a", ("a", 5)), 9), (("a", ("a", 2)), 10), (("a", ("a", 8)), -1)]
+
+
+def test_sums_and_extremes_of_a_field_are_those_of_the_keyed_stream():
+    def last(method):
+        def build(stream):
+            return getattr(stream.key_by(first_of).pre_aggregate(2, 50), method)(1)
+
+        with StreamTestHarness(build) as harness:
+            harness.process_elements([(("a", n), None) for n in (3, 1, 4, 2)])
+            return [record.value for record in harness.output]
+
+    assert {method: last(method) for method in ("sum", "min", "max", "min_by", "max_by")} == {
+        "sum": [("a", 4), ("a", 10)],
+        "min": [("a", 1), ("a", 1)],
+        "max": [("a", 3), ("a", 4)],
+        "min_by": [("a", 1), ("a", 1)],
+        "max_by": [("a", 3), ("a", 4)],
+    }
 
 
 def test_a_custom_partitioner_spreads_a_skewed_key_and_key_groups_do_not():

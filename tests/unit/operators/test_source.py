@@ -92,6 +92,25 @@ def test_an_error_of_the_timestamp_assigner_names_the_record(fused):
             assert caught.value.fields["record"] == "0" and "timestamp assigner" in str(caught.value)
 
 
+@pytest.mark.parametrize("batch", [True, False])
+def test_an_event_time_of_a_source_is_an_int_or_refused_with_its_record(fused, batch):
+    def give(*times):
+        def poll(output):
+            if batch:
+                output.collect_batch(["a"] * len(times), list(times))
+            else:
+                for time in times:
+                    output.collect("a", time)
+
+        return SourceChain(None, MapOperator(str.upper), fused=fused).poll(poll).output
+
+    found = give(5, np.int64(7), None)
+    assert found == [("A", 5), ("A", 7), ("A", None)] and type(found[1][1]) is int
+    for wrong in (1.5, 2.0, "5", True):
+        with pytest.raises(UserFunctionError, match="an event time must be an int.*\\n.*timestamp on record 'a'"):
+            give(5, wrong)
+
+
 def test_an_error_in_a_key_selector_behind_a_source_names_the_record(fused):
     def key_of(value):
         return 1 // value

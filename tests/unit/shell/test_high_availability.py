@@ -237,7 +237,7 @@ def test_a_takeover_removes_hidden_files_except_those_that_the_checkpoint_or_a_s
 
     first = lead(graph, "run-1")
     JobRuntime(graph, first)  # makes the folder
-    (of_checkpoint, commit), (of_savepoint, saved), (unneeded, _) = prepared(), prepared(), prepared()
+    (of_checkpoint, commit), (of_savepoint, saved), (_, _) = prepared(), prepared(), prepared()
     for kind, commits in ((SnapshotKind.SAVEPOINT, (saved,)), (SnapshotKind.CHECKPOINT, (commit,))):
         checkpoint = replace(complete(tmp_path, 4, kind), commits=commits)
         CheckpointStorage(tmp_path / "checkpoints").store_metadata(checkpoint)

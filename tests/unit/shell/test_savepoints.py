@@ -35,7 +35,22 @@ def test_savepoints_and_checkpoints_are_listed_and_those_that_are_not_whole_too(
     assert main(["savepoint", "list", str(folder)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 4
     assert main(["savepoint", "list", str(folder / "others")]) == 0
-    assert "there are no savepoints" in capsys.readouterr().err
+    assert "there are no savepoints or checkpoints in" in capsys.readouterr().err
+
+
+def test_checkpoints_of_jobs_are_listed_from_the_folder_that_all_jobs_share(tmp_path, capsys):
+    storage = CheckpointStorage(tmp_path)
+    location = f"{storage.directory}/{'ab' * 16}/chk-3"
+    storage.create_folder(location)
+    storage.store_metadata(CompletedCheckpoint("ab" * 16, "job", "run", 3, 1, 20, SnapshotKind.CHECKPOINT, location, {}))
+    (tmp_path / ("cd" * 16) / "chk-9").mkdir(parents=True)
+    (tmp_path / ("cd" * 16) / "shared").mkdir()
+    assert [one.location.removeprefix(storage.directory) for one in list_savepoints(tmp_path)] == [
+        f"/{'ab' * 16}/chk-3",
+        f"/{'cd' * 16}/chk-9",
+    ]
+    assert main(["savepoint", "list", str(tmp_path)]) == 0
+    assert f'{location}  job "job"' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name, why", [("nope", "there is no such folder"), ("chk-8/_metadata", "it is no folder")])

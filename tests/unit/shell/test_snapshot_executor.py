@@ -2,8 +2,10 @@
 
 import os
 import signal
+import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -290,13 +292,50 @@ def test_an_addition_to_a_log_goes_to_the_shared_files_however_it_is_written(slo
     assert not os.path.exists(slot.location)
 
 
-def test_an_addition_that_is_not_wanted_any_more_is_told_to_its_log_alone(slot):
+@pytest.fixture
+def thread(slot, monkeypatch):
+    """Of the executor: stands before the file that it is about to make until ``go_on``."""
+    storage = slot.executor._storage_at(f"{slot.location}/x")
+    create, reached, may_go_on = storage.create_file, threading.Event(), threading.Event()
+    monkeypatch.setattr(slot.executor, "_storage_of", lambda options: storage)
+
+    def create_file(location):
+        reached.set()
+        assert may_go_on.wait(30)
+        return create(location)
+
+    monkeypatch.setattr(storage, "create_file", create_file)
+    yield SimpleNamespace(wait=lambda: reached.wait(30), go_on=may_go_on.set)
+    may_go_on.set()
+
+
+def test_an_addition_that_is_not_wanted_any_more_is_told_to_its_log_alone(slot, thread):
     told = []
     snapshot = slot.snapshot({number: "x" * 100 for number in range(500)}, log=told)
     slot.executor.store(snapshot)  # the thread writes it
+    assert thread.wait()
     slot.executor.drop(snapshot.execution, 1)
+    thread.go_on()
     assert slot.loop.run_until(lambda: told, 30_000)
     assert not slot.stored and slot.read_file(told[0])[1]
+
+
+@pytest.mark.parametrize("kind", ["keyed", "in flight", "log at the end"])
+def test_what_the_thread_writes_after_the_jobmanager_has_deleted_the_folder_goes_again(slot, thread, tmp_path, kind):
+    log = [] if kind == "log at the end" else None
+    snapshot = slot.snapshot({number: "x" * 100 for number in range(500)}, log=log)
+    if kind == "in flight":
+        slot.executor.store_in_flight(snapshot.execution, 1, snapshot.options, b"many" * 10_000, ())
+    else:
+        slot.executor.store(snapshot)
+    behind = replace(snapshot, checkpoint_id=2)
+    slot.executor.store(behind)
+    assert thread.wait()
+    for checkpoint_id in (1, 2):
+        slot.executor.drop(snapshot.execution, checkpoint_id)
+    threading.Timer(0.01, thread.go_on).start()
+    slot.executor.close()  # it waits for the thread
+    assert not log and not tmp_path.exists(), "neither a file nor an empty folder, nor that of the job"
 
 
 def test_a_child_that_is_killed_leaves_no_shared_file(slot):
@@ -358,9 +397,9 @@ def test_a_base_is_stored_and_deleted_again(slot, materialiser):
     (file,) = heard
     assert file.uri.startswith(materialiser.shared_location + "/") and slot.read_file(file)[1] == expected
     materialiser.delete([file])
-    materialiser.run(lambda storage, location: os.listdir(location), lambda names, error: heard.append(names))
+    materialiser.run(lambda storage, location: os.path.exists(location), lambda exists, error: heard.append(exists))
     assert slot.loop.run_until(lambda: len(heard) == 2, 30_000)
-    assert heard[1] == []
+    assert heard[1] is False, "nor is an empty folder left"
 
 
 @pytest.mark.parametrize(

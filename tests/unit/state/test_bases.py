@@ -2,6 +2,7 @@
 
 import pytest
 
+from flinkish.errors import CheckpointStorageError
 from flinkish.messages.checkpoints import FileHandle
 from flinkish.state.bases import RETRY_MS, BaseSchedule, UploadedFiles
 
@@ -16,20 +17,45 @@ def now():
 @pytest.fixture
 def schedule(now):
     settings = {"state.changelog.enabled": "true", "state.changelog.periodic-materialize.interval": "1 min"}
-    return BaseSchedule(settings, lambda: now[0])
+    return BaseSchedule(settings, lambda: now[0], "op")
 
 
 def test_one_base_is_made_at_a_time_and_a_failed_one_is_not_followed_at_once(schedule, now):
     assert schedule.is_due(outgrown=True)
     schedule.begin()
     assert not schedule.is_due(outgrown=True)
-    schedule.end(stored=False)
+    schedule.end(OSError("no space"))
     assert not schedule.is_due(outgrown=True)
     now[0] = RETRY_MS
     assert schedule.is_due(outgrown=True)
     schedule.begin()
-    schedule.end(stored=True)
+    schedule.end()
     assert schedule.is_due(outgrown=True)
+
+
+@pytest.mark.parametrize("allowed", [None, "0"])
+def test_the_task_fails_when_more_bases_have_failed_in_a_row_than_are_allowed(now, allowed):
+    settings = {} if allowed is None else {"state.backend.changelog.max-failures-allowed": allowed}  # the 1.x spelling
+    schedule = BaseSchedule(settings, lambda: now[0], "op")
+    for number in range(4 if allowed is None else 1):
+        assert schedule.is_due(outgrown=True)
+        schedule.begin()
+        schedule.end(OSError("no space"))
+        now[0] += RETRY_MS
+    for ask in (schedule.require, lambda: schedule.is_due(outgrown=False)):
+        with pytest.raises(CheckpointStorageError, match=f"{number + 1} failed in a row.*no space"):
+            ask()
+
+
+def test_a_base_that_was_stored_forgives_those_that_failed_before(schedule, now):
+    for number in range(8):
+        now[0] += RETRY_MS
+        schedule.begin()
+        schedule.end(None if number == 3 else OSError("no space"))
+        if number != 7:
+            schedule.require()
+    with pytest.raises(CheckpointStorageError, match="4 failed in a row"):
+        schedule.require()
 
 
 def test_after_the_interval_a_base_is_due_when_anything_has_changed(schedule, now):
@@ -38,7 +64,7 @@ def test_after_the_interval_a_base_is_due_when_anything_has_changed(schedule, no
     now[0] = 60_000
     assert schedule.is_due(outgrown=False) and not schedule.is_due(outgrown=False, changed=False)
     schedule.begin()
-    schedule.end(stored=True)
+    schedule.end()
     assert not schedule.is_due(outgrown=False), "it is counted from the beginning of the last one"
 
 
@@ -46,7 +72,7 @@ def test_after_the_interval_a_base_is_due_when_anything_has_changed(schedule, no
     "settings", [{}, {"state.changelog.enabled": "true", "state.changelog.periodic-materialize.interval": "-1"}]
 )
 def test_without_an_interval_a_base_is_made_only_when_the_changes_have_outgrown_it(settings, now):
-    schedule = BaseSchedule(settings, lambda: now[0])
+    schedule = BaseSchedule(settings, lambda: now[0], "op")
     now[0] = 10**9
     assert not schedule.is_due(outgrown=False) and schedule.is_due(outgrown=True)
 

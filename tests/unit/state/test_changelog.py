@@ -6,13 +6,27 @@ from dataclasses import replace
 import pytest
 
 from flinkish.common.time import Time
+from flinkish.common.typeinfo import Types
+from flinkish.common.types import Row
 from flinkish.datastream.state import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
+from flinkish.errors import CheckpointStorageError
 from flinkish.messages.checkpoints import FileHandle, InlineBytes, KeyedStateHandle
 from flinkish.state import changelog
+from flinkish.state.bases import RETRY_MS
 from flinkish.state.changelog import ChangelogTable, ChangelogWindowTable
 from flinkish.state.key_groups import key_group
 from tests.changelog_states import SharedFolder, changelog_backend, from_log, take, written
-from tests.rocksdb_states import HALVES, MAX_PARALLELISM, canonical, contents, from_canonical, heap, rocksdb_backend, tiny_caches
+from tests.rocksdb_states import (
+    HALVES,
+    MAX_PARALLELISM,
+    StepMaterialiser,
+    canonical,
+    contents,
+    from_canonical,
+    heap,
+    rocksdb_backend,
+    tiny_caches,
+)
 
 KEYS = range(60)
 
@@ -250,12 +264,83 @@ def test_a_base_that_could_not_be_stored_costs_nothing(shared, caplog):
     backend.between_batches()
     shared.fails = True
     shared.step()
-    assert "could not store a base of a changelog operator=op" in caplog.text
+    assert "could not store a base of keyed state operator=op failure=1" in caplog.text
     put(backend, [2], "new")
     handle = take(backend, shared, 3)
     assert names(handle) == [1, 2, 4] and contents(from_log(handle, shared, heap())) == expected([1, 2])
     backend.between_batches()
     assert not shared.waiting, "not at once"
+
+
+@pytest.mark.parametrize("backend_class", ["changelog", "rocksdb"])
+def test_bases_that_fail_again_and_again_fail_the_checkpoint_and_the_next_batch(shared, tmp_path, backend_class):
+    settings = {"state.changelog.enabled": "true", "state.changelog.periodic-materialize.interval": "0 ms"}
+    now = [0]
+    if backend_class == "changelog":
+        backend = changelog_backend(shared, now_ms=lambda: now[0], **settings)
+        put(backend)
+        take(backend, shared, 1)
+        shared.fails, step, snapshot = True, shared.step, lambda number: take(backend, shared, number)
+    else:
+        (tmp_path / "job").write_text("no folder can be made here")
+        materialiser = StepMaterialiser(tmp_path)
+        backend = rocksdb_backend(materialiser, now_ms=lambda: now[0], **settings)
+        step, snapshot = materialiser.run_all, backend.changes
+    for number in range(4):
+        snapshot(2 + number)
+        with tiny_caches():
+            put(backend, KEYS[:9], f"new {number}")
+            backend.between_batches()
+        step()
+        now[0] += RETRY_MS
+    for ask in (lambda: snapshot(9), backend.between_batches):
+        with pytest.raises(CheckpointStorageError, match="4 failed in a row, state.changelog.max-failures-allowed is 3"):
+            ask()
+    backend.close()
+
+
+@pytest.mark.parametrize("target", ["changelog", "hashmap", "rocksdb"])
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("change", ["field", "ttl"])
+def test_subtasks_whose_logs_have_a_state_in_different_forms_are_brought_into_one(shared, change, first, target):
+    """One has asked for it since the program changed, so the base and the changes of its log have the new form; the other
+    has only restored it."""
+    old = ValueStateDescriptor("v", Types.ROW_NAMED(["a"], [Types.LONG()]))
+    new = ValueStateDescriptor("v", Types.ROW_NAMED(["a", "b"], [Types.LONG(), Types.STRING()]))
+    if change == "ttl":
+        new = ValueStateDescriptor("v", Types.ROW_NAMED(["a"], [Types.LONG()]))
+        new.enable_time_to_live(StateTtlConfig.new_builder(Time.minutes(1)).build())
+    handles = []
+    for index, half in enumerate(HALVES):
+        keys = [key for key in KEYS if key_group(key, MAX_PARALLELISM) in half]
+        backend = changelog_backend(shared, key_groups=half)
+        state = backend.state(old)
+        for backend.current_key in keys:
+            state.update(Row(a=backend.current_key))
+        handle = take(backend, shared, 1)
+        backend = from_log(handle, shared, changelog_backend(shared, key_groups=half))
+        if index == first:
+            state = backend.state(new)
+            take(backend, shared, 2)
+            backend.current_key, gone = keys[:2]
+            state.update(Row(a=-1) if change == "ttl" else Row(a=-1, b="x"))
+            backend.current_key = gone
+            state.clear()
+        handles.append(take(backend, shared, 3))
+        assert len(names(handles[-1])) == 2
+    makes = {"changelog": lambda: changelog_backend(shared), "hashmap": heap, "rocksdb": rocksdb_backend}
+    restored = makes[target]()
+    for handle in handles:
+        from_log(handle, shared, restored)
+    state = restored.state(new)
+    values = {}
+    for restored.current_key in KEYS:
+        values[restored.current_key] = state.value()
+    expected = {key: Row(a=key) if change == "ttl" else Row(a=key, b=None) for key in KEYS}
+    own = [key for key in KEYS if key_group(key, MAX_PARALLELISM) in HALVES[first]]
+    expected[own[0]], expected[own[1]] = Row(a=-1) if change == "ttl" else Row(a=-1, b="x"), None
+    assert values == expected
+    restored.close()
 
 
 def test_a_base_that_only_a_checkpoint_which_was_given_up_referred_to_is_deleted(shared):

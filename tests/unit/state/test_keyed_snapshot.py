@@ -555,6 +555,16 @@ def test_a_hook_that_fails_is_named(module, body, why):
             values_of(part)
 
 
+def test_keys_of_a_map_that_become_equal_are_refused_and_none_takes_the_place_of_the_other(module):
+    old = module("@dataclass(frozen=True)\nclass Visit:\n    user: str\n    count: int").Visit
+    apart, clash = {old("x", 1): "a", old("y", 1): "b"}, {old("x", 1): "a", old("x", 2): "b"}
+    data = [snapshot(["k", "l"], [part, {old("z", 1): "c"}]) for part in (apart, clash)]
+    new = module("@dataclass(frozen=True)\nclass Visit:\n    user: str").Visit
+    assert values_of(data[0])["k"] == {new("x"): "a", new("y"): "b"}
+    with pytest.raises(StateMigrationError, match="keys of a map are equal now that were different"):
+        values_of(data[1])
+
+
 def test_a_class_that_is_gone_is_refused_and_found_by_an_alias(module):
     data = saved(module)
     made = module("")

@@ -128,7 +128,7 @@ def test_a_base_that_could_not_be_stored_costs_nothing_and_is_made_later(make, m
     backend = make(materialiser, now_ms=lambda: now[0])
     storage, materialiser.storage = materialiser.storage, None
     with_base(backend, materialiser)
-    assert "could not store files of RocksDB operator=op" in caplog.text
+    assert "could not store a base of keyed state operator=op failure=1" in caplog.text
     materialiser.storage = storage
     handle = incremental(backend)
     assert handle.shared == {}

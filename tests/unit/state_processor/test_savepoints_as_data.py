@@ -1,5 +1,6 @@
 """Savepoints read as tables, and built from tables."""
 
+import datetime
 import pickle
 import shutil
 from collections import Counter
@@ -495,6 +496,8 @@ def test_keys_are_those_of_the_job(tmp_path):
             "ZeroDivisionError",
         ),
         ("key", KeyedStateBootstrap("v", "n"), InvalidJobError, "column 'key'"),
+        (lambda row: row.nope, KeyedStateBootstrap("v", "n"), UserError, "AttributeError: nope"),
+        ("k", KeyedStateBootstrap("v", lambda row: 1 / 0), UserError, "ZeroDivisionError"),
     ],
 )
 def test_what_cannot_become_state_is_refused(tmp_path, key, bootstrap, error, message):
@@ -512,6 +515,36 @@ def test_wrong_settings_are_refused(savepoint):
         SavepointWriter.new_savepoint(0)
     with pytest.raises(InvalidJobError, match="there is one already"):
         SavepointWriter.new_savepoint(8).write(savepoint)
+    with pytest.raises(InvalidJobError, match="cannot use '8' as max_parallelism"):
+        SavepointWriter.new_savepoint("8")
+    with pytest.raises(InvalidJobError, match="cannot use None as uid"):
+        OperatorIdentifier.for_uid(None)
+    with pytest.raises(InvalidJobError, match="cannot use 5 as state"):
+        KeyedStateBootstrap(5, "n")
+    for selector in (0, [], [1], None):
+        with pytest.raises(InvalidJobError, match="cannot use .* as (value|key)"):
+            KeyedStateBootstrap("v", selector)
+        with pytest.raises(InvalidJobError, match="key_by.. cannot use"):
+            OperatorTransformation.bootstrap_with([{"k": 1}]).key_by(selector)
+
+
+def test_a_map_whose_declared_types_have_no_columns_is_read_by_what_it_holds(tmp_path):
+    """Its keys take no notice of the type of the keys of the stream."""
+    state = MapStateDescriptor("m", Types.PICKLED_BYTE_ARRAY(), Types.INSTANT())
+    at = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc)
+    data = OperatorTransformation.bootstrap_with([{"k": 1, "m": "a", "v": at}]).key_by("k", Types.LONG())
+    data = data.transform(KeyedStateBootstrap(state, "v", map_key="m"))
+    path = SavepointWriter.new_savepoint(32).with_operator(OperatorIdentifier.for_uid("u"), data).write(tmp_path / "s")
+    table = SavepointReader.read(path).read_table("u", None, "m")
+    assert rows(table, "key", "map_key", "value") == [(1, "a", at)]
+    assert table.schema.field("value").type == pa.timestamp("ns", "UTC")
+
+
+def test_a_column_that_is_there_twice_is_not_chosen_from(tmp_path):
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["k", "k"])
+    data = OperatorTransformation.bootstrap_with(table).key_by("k").transform(KeyedStateBootstrap("v", lambda row: 1))
+    with pytest.raises(InvalidJobError, match="several of this name"):
+        SavepointWriter.new_savepoint(8).with_operator(OperatorIdentifier.for_uid("u"), data).write(tmp_path / "s")
 
 
 def test_another_max_parallelism_is_refused_at_the_restore(tmp_path):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pytest
 
+from flinkish.common.time import Instant
 from flinkish.common.types import Row
 from flinkish.errors import UserError
 from flinkish.state.serializers import LayoutReader, LayoutWriter
@@ -117,6 +118,16 @@ def test_values_of_any_record_fill_a_struct():
     column = to_column([{"k": [Point(1, 2.0)]}, None], nested, "s", "value")
     assert column.to_pylist() == [[("k", [{"x": 1, "y": 2.0}])], None]
     assert to_values(column) == [{"k": [Row(x=1, y=2.0)]}, None]
+
+
+def test_instants_are_timestamps_and_texts(tmp_path):
+    type_ = pa.map_(pa.string(), pa.timestamp("us", "UTC"))
+    column = to_column([{"k": Instant(1, 5_000)}, None], type_, "s", "value")
+    assert column.cast(pa.map_(pa.string(), pa.int64())).to_pylist() == [[("k", 1_000_005)], None]
+    assert to_column([Instant(1, 5)], pa.timestamp("ns"), "s", "value").cast(pa.int64()).to_pylist() == [1_000_000_005]
+    assert as_text(Instant(1, 5)) == '"1970-01-01T00:00:01.000000005+00:00"'
+    with pytest.raises(UserError, match="not a whole number of us"):
+        to_column([Instant(1, 5)], pa.timestamp("us"), "s", "value")
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ import os
 import shutil
 
 import pytest
+from pyarrow import fs
 
 from flinkish.errors import CheckpointStorageError, CorruptSnapshotError, InvalidJobError
+from flinkish.jobmanager.events import DiscardCheckpoint, MetadataStored, StoreMetadata
 from flinkish.messages.checkpoints import (
     CompletedCheckpoint,
     FileHandle,
@@ -18,7 +20,11 @@ from flinkish.messages.checkpoints import (
     OperatorSubtaskState,
     SnapshotKind,
 )
-from flinkish.storage.checkpoint_storage import CheckpointStorage
+from flinkish.shell.checkpoint_files import CheckpointFiles
+from flinkish.shell.managed_job import ManagedJob
+from flinkish.shell.state_recovery import load_checkpoint
+from flinkish.storage import checkpoint_storage
+from flinkish.storage.checkpoint_storage import CheckpointStorage, storage_at
 
 JOB = "9f3c" * 8
 
@@ -320,3 +326,88 @@ def test_secrets_stay_out_of_errors():
     with pytest.raises(InvalidJobError) as caught:
         CheckpointStorage("nofs://user:s3cr3t@host/x?key=s3cr3t")
     assert "s3cr3t" not in str(caught.value) and "nofs://host/x" in str(caught.value)
+
+
+def test_what_nobody_wants_is_deleted_with_the_folders_in_which_nothing_is_left(storage):
+    chk, shared = storage.checkpoint_location(JOB, 3), storage.shared_location(JOB)
+    savepoint = f"{storage.directory}/savepoint-1"
+    files = {location: storage.write(location, b"x") for location in (chk, shared, savepoint)}
+    other = storage.write(chk, b"y")
+    storage.forget([files[chk]], chk)
+    assert storage.read(other) == b"y"
+    storage.forget([other], chk)
+    storage.forget([other], chk)  # somebody else may have been there before
+    assert storage.read(files[shared]) == b"x"
+    storage.forget([files[shared], files[savepoint]], shared, savepoint)
+    left = storage._fs.get_file_info(fs.FileSelector(storage._base, recursive=True, allow_not_found=True))
+    assert left == [] or not storage.is_local
+    if storage.is_local:
+        assert os.path.isdir(storage._base), "the folder of savepoints is the user's"
+
+
+def test_a_file_is_made_although_its_empty_folder_is_deleted_at_the_same_time(tmp_path, monkeypatch):
+    storage = CheckpointStorage(tmp_path)
+    location = storage.checkpoint_location(JOB, 1)
+    makedirs, made = os.makedirs, []
+
+    def make_and_lose(path, exist_ok):
+        makedirs(path, exist_ok=exist_ok)
+        if path.endswith("chk-1"):
+            made.append(path)
+        if made == [path]:
+            storage.forget([], location)
+
+    monkeypatch.setattr(os, "makedirs", make_and_lose)
+    assert storage.read(storage.write(location, b"x")) == b"x" and len(made) == 2
+
+
+@pytest.mark.parametrize("option", ["execution.checkpointing.dir", "execution.state-recovery.path"])
+def test_what_lies_in_the_bucket_of_a_folder_with_a_query_is_reached_as_that_is(s3, tmp_path, option):
+    """Checkpoints and handles name their files without it."""
+    query = f"endpoint_override={s3}&scheme=http&region=us-east-1"
+    configuration = {option: f"s3://k:s3cr3t@bucket/{tmp_path.name}/checkpoints?{query}"}
+    savepoint = f"s3://bucket/{tmp_path.name}/savepoints/savepoint-1"
+    stored = checkpoint(savepoint, content=storage_at(savepoint, configuration).write(savepoint, b"state"))
+    storage_at(savepoint, configuration, lazy=True).store_metadata(stored)
+    assert storage_at(savepoint, configuration).load(savepoint) == stored == load_checkpoint(savepoint, configuration)
+    assert storage_at(str(tmp_path), configuration).is_local
+
+
+def test_the_files_of_a_job_whose_folder_has_a_query_are_stored_and_deleted(s3, tmp_path):
+    query = f"endpoint_override={s3}&scheme=http&region=us-east-1"
+    configuration = {"execution.checkpointing.dir": f"s3://k:s3cr3t@bucket/{tmp_path.name}?{query}"}
+    directory = f"s3://bucket/{tmp_path.name}"
+    storage, answers = CheckpointStorage(configuration["execution.checkpointing.dir"]), []
+    stored, shared = checkpoint(f"{directory}/{JOB}/chk-1"), storage.write(f"{directory}/{JOB}/shared", b"x")
+    files = CheckpointFiles(JOB, "job", directory, configuration, answers.append)
+    files.start()
+    files.carry_out(StoreMetadata(stored))
+    files.after(lambda: answers.append(storage.newest_complete(JOB)[0]))
+    for location in (stored.location, f"{directory}/{JOB}"):
+        files.carry_out(DiscardCheckpoint(JOB, location))
+    files.close().join()
+    assert answers == [MetadataStored(1), stored] and storage.newest_complete(JOB) == (None, [])
+    with pytest.raises(CorruptSnapshotError, match="it is gone"):
+        storage.read(shared)
+
+
+def test_a_lazy_storage_asks_no_server_before_it_is_used(monkeypatch):
+    asked = []
+    monkeypatch.setattr(checkpoint_storage, "open_file_system", lambda *args: asked.append(args) or (fs.LocalFileSystem(), "b"))
+    storage = storage_at("s3://bucket/savepoints", {}, lazy=True)
+    assert not storage.is_local and storage.directory == "s3://bucket/savepoints" and not asked
+    assert storage.job_ids() == [] and len(asked) == 1
+
+
+def test_where_a_savepoint_lies_is_said_without_asking_a_server_and_as_slots_hear_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    job = ManagedJob(None, JOB, "job", {"s3.endpoint": "http://127.0.0.1:1"})
+    assert job._location(None) is None and job._location("savepoints") == str(tmp_path / "savepoints")
+    assert job._location((tmp_path / "a b").as_uri()) == str(tmp_path / "a b")
+    assert job._location("s3://bucket/savepoints/") == "s3://bucket/savepoints"
+    for uri in ("s3://k:s3cr3t@bucket/x", "s3://bucket/x?endpoint_override=localhost"):
+        with pytest.raises(InvalidJobError, match="do not reach the slots") as refused:
+            job._location(uri)
+        assert "s3cr3t" not in str(refused.value)
+    with pytest.raises(InvalidJobError, match="could not open nofs://x"):
+        job._location("nofs://x")

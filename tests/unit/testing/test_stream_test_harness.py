@@ -18,6 +18,7 @@ from flinkish import (
     Types,
     ValueStateDescriptor,
 )
+from flinkish.datastream.forgotten_sinks import forget_waiting_sinks, report_forgotten_sinks
 from flinkish.errors import InvalidJobError, UnstableKeyError, UserFunctionError
 from flinkish.testing import StreamRecord, StreamTestHarness, Watermark
 
@@ -422,3 +423,11 @@ def test_a_key_that_is_not_of_its_declared_type_is_refused_by_operator_and_value
     lines = str(caught.value).splitlines()
     assert lines[0] == "a key is not of its declared type int"
     assert [line.split(":")[0].strip() for line in lines[1:]] == ["where", "why", "do"]
+
+
+def test_the_sinks_of_a_harness_are_not_reported_as_forgotten(capsys):
+    forget_waiting_sinks()  # of tests before
+    with StreamTestHarness(lambda stream: stream.map(str)) as harness:
+        harness.process_element(1)
+        report_forgotten_sinks()
+        assert capsys.readouterr().err == "" and harness.output == [StreamRecord("1")]

@@ -300,13 +300,22 @@ def test_the_timeout_is_one_for_all_attempts():
         assert values(h.output) == ["b"], "what the handler gave was the outcome, so the queue is free"
 
 
-def test_when_the_input_ends_what_waits_has_its_last_attempt_at_once():
-    slow = AsyncRetryStrategy.fixed_delay(100, 10_000, empty_result_predicate)
-    with harness(with_retry(Flaky("finds nothing"), slow)) as h:
-        h.process_elements([(("a", 1), 1), (("b", 5), 2)])
+@both_forms
+@pytest.mark.parametrize("how", ["raises", "finds nothing"])
+def test_when_the_input_has_ended_calls_are_made_again_until_attempts_or_time_are_over(fused, how):
+    strategy = AsyncRetryStrategy.fixed_delay(3, 100, empty_result_predicate, has_exception_predicate)
+    with harness(with_retry(Flaky(how), strategy), fused) as h:
+        h.process_elements([(("a", 3), 1), (("b", 1), 2)])
         h.end_input()
-        assert Flaky.last.attempts == [0] * 4
-        assert h.output[0] == StreamRecord("a", 1)
+        h.set_processing_time(10_000)
+        assert h.output[:2] == [StreamRecord("a", 1), StreamRecord("b", 2)]
+        assert Flaky.last.attempts == [0, 0, 100, 100, 200, 300]
+    with harness(with_retry(Flaky(how, own_timeout=True), strategy, timeout=150), fused) as h:
+        h.process_elements([(("a", 3), 1), (("b", 1), 2)])
+        h.end_input()
+        h.set_processing_time(10_000)
+        assert h.output[0] == StreamRecord("b", 2)
+        assert Flaky.last.attempts == [0, 0, 100, 100]
 
 
 def test_the_end_of_the_input_waits_for_all_calls():
@@ -569,6 +578,43 @@ def test_arguments_that_cannot_be_used_are_refused(arguments, message):
     with pytest.raises(InvalidJobError) as raised:
         harness(build)
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"max_attempts": "3"},
+        {"max_attempts": 1.5},
+        {"max_attempts": 0},
+        {"multiplier": "2"},
+        {"multiplier": -1.0},
+        {"multiplier": float("nan")},
+        {"exception_predicate": ValueError},
+        {"exception_predicate": lambda: True},
+        {"result_predicate": False},
+        {"initial_delay": -5},
+    ],
+)
+def test_a_retry_strategy_that_could_not_be_asked_is_refused_where_it_is_made(changed):
+    given = {"max_attempts": 3, "initial_delay": 10, "max_retry_delay": 100, "multiplier": 2.0}
+    AsyncRetryStrategy.exponential_backoff(**given)
+    with pytest.raises(InvalidJobError):
+        AsyncRetryStrategy.exponential_backoff(**{**given, **changed})
+
+
+def test_a_strategy_of_the_users_own_must_have_a_predicate():
+    class Own(AsyncRetryStrategy):
+        def can_retry(self, current_attempts):
+            return True
+
+        def get_backoff_time_millis(self, current_attempts):
+            return 1
+
+        def get_retry_predicate(self):
+            return None
+
+    with pytest.raises(InvalidJobError, match="Own.get_retry_predicate"):
+        harness(lambda stream: AsyncDataStream.ordered_wait_with_retry(stream, sleep, 100, Own()))
 
 
 def test_attempts_need_a_strategy_and_an_end():

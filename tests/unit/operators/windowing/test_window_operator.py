@@ -4,6 +4,7 @@ import gc
 import weakref
 from operator import itemgetter
 
+import numpy as np
 import pytest
 
 from flinkish.datastream import functions as f
@@ -208,6 +209,42 @@ def test_a_merged_window_that_lies_in_the_past_is_refused(fused):
         chain.rows([("a", 1)], [70])
 
 
+@pytest.mark.parametrize("trigger", [None, PurgingTrigger.of(EventTimeTrigger())], ids=["default", "purging"])
+@pytest.mark.parametrize("lateness", [0, 5])
+def test_windows_that_merge_without_the_one_that_came_fire_and_go(fused, trigger, lateness):
+    class Afterwards(EventTimeSessionWindows):
+        def merge_windows(self, windows, callback):
+            *known, _ = windows
+            if len(known) == 2:
+                callback.merge(known, TimeWindow(0, 50))
+
+    chain = chain_of(Afterwards(5), fused, trigger=trigger, allowed_lateness_ms=lateness)
+    chain.rows([("a", 1), ("a", 2), ("a", 3)], [0, 20, 100]).watermark(1000)
+    assert values(chain) == [("a", (0, 50), [1, 2]), ("a", (100, 105), [3])] and is_clean(chain)
+
+
+@pytest.mark.parametrize("given, message", [
+    (None, "a list of windows, not None"), (TimeWindow(0, 5), "a list of windows"), ([(0, 5)], r"windows, not \(0, 5\)"),
+    ([TimeWindow(0.5, 5)], "ints of ms"),
+])  # fmt: skip
+def test_an_assigner_of_its_own_that_gives_no_windows_is_named(fused, given, message):
+    class Wrong(TumblingEventTimeWindows):
+        def assign_windows(self, element, timestamp, context):
+            return given
+
+    with pytest.raises(UserFunctionError, match=f"Wrong.assign_windows.*{message}"):
+        chain_of(Wrong(5), fused).rows([("a", 1)], [0])
+
+
+def test_bounds_of_windows_may_be_numbers_of_numpy(fused):
+    class Numpy(TumblingEventTimeWindows):
+        def assign_windows(self, element, timestamp, context):
+            return {TimeWindow(np.int64(0), np.int64(10))}
+
+    chain = chain_of(Numpy(5), fused).rows([("a", 1)], [0]).watermark(9)
+    assert [type(element[1]) for element in chain.output[:1]] == [int]
+
+
 # ---- which windows ----------------------------------------------------------------------------------
 
 
@@ -221,6 +258,18 @@ def test_cumulative_windows_are_a_running_total(fused):
     assert is_clean(chain)
     with pytest.raises(InvalidJobError, match="multiple"):
         CumulativeEventTimeWindows.of(25, 10)
+    with pytest.raises(InvalidJobError, match="multiple"):
+        CumulativeEventTimeWindows.of(25, 0)
+    with pytest.raises(InvalidJobError, match="offset must be less than the size of 30 ms"):
+        CumulativeEventTimeWindows.of(30, 10, -30)
+
+
+def test_the_total_of_a_day_may_begin_by_another_clock_and_grow_by_the_hour(fused):
+    """The offset shifts the whole of it, so it may be longer than a step."""
+    hour = 3_600_000
+    chain = chain_of(CumulativeEventTimeWindows.of(24 * hour, hour, -8 * hour), fused, "reduce", add)
+    chain.rows([("a", 1), ("a", 2)], [16 * hour - 1, 16 * hour]).watermark(17 * hour - 1)
+    assert values(chain) == [("a", 1), ("a", 2)]  # up to 16:00 UTC, when the day ends there, and in the next one
 
 
 @pytest.mark.parametrize("trigger", [None, CountTrigger.of(1)], ids=["aligned", "per key"])
@@ -389,6 +438,21 @@ def test_a_continuous_trigger_by_the_clock(fused):
     chain = chain_of(ProcessingTimeSessionWindows.with_gap(10), fused, trigger=trigger)
     chain.rows([("a", 1)]).time(2).rows([("a", 2)]).time(5).time(9).time(10).time(15).time(100)
     assert [value[1] for value in values(chain)] == [(0, 12)] * 3 and is_clean(chain)
+
+
+def test_a_continuous_trigger_goes_on_by_a_clock_that_is_behind_the_end_of_an_open_window(fused):
+    """FLINK-35069: Flink fires again and again at the same instant."""
+    chain = chain_of(TumblingEventTimeWindows.of(100), fused, trigger=ContinuousProcessingTimeTrigger.of(5))
+    chain.time(1000).rows([("a", 1)], [1]).time(1005).rows([("a", 2)], [2]).time(1009).time(1010)
+    assert [value[2] for value in values(chain)] == [[1], [1, 2]]
+    chain.time(1015).watermark(99)
+    assert len(values(chain)) == 3 and is_clean(chain)
+
+
+def test_at_the_end_of_event_time_a_continuous_trigger_fires_a_global_window_once(fused):
+    chain = chain_of(GlobalWindows.create(), fused, trigger=ContinuousEventTimeTrigger.of(5))
+    chain.rows([("a", 1)], [1]).watermark(7).rows([("a", 2)], [8]).watermark(MAX_WATERMARK_MS)
+    assert [value[2] for value in values(chain)] == [[1], [1, 2], [1, 2]] and timers(chain) == 0
 
 
 def test_a_delta_trigger_fires_when_a_record_is_far_from_the_last_firing(fused):
@@ -581,6 +645,25 @@ def test_what_an_evictor_leaves_is_applied_reduced_or_aggregated(fused, kind, fu
     chain = chain_of(GlobalWindows.create(), fused, kind, function, trigger=trigger, evictor=OddOnes())
     chain.rows([("a", value) for value in (1, 2, 3, 4, 5, 6, 8, 10, 12)])
     assert values(chain) == expected
+
+
+def test_of_nothing_that_an_evictor_leaves_no_window_function_is_told_a_reduced_value(fused):
+    chain = chain_of(
+        GlobalWindows.create(), fused, "reduce", add, window_function=lambda key, window, values: [values[0]],
+        trigger=CountTrigger.of(1), evictor=OddOnes(),
+    ).rows([("a", 2), ("a", 3)])  # fmt: skip
+    assert values(chain) == [("a", 3)]
+
+
+@pytest.mark.parametrize("method", ["evict_before", "evict_after"])
+def test_an_evictor_that_puts_in_something_else_is_named(fused, method):
+    class Adds(CountEvictor):
+        pass
+
+    setattr(Adds, method, lambda self, elements, size, window, context: elements.append(5))
+    chain = chain_of(GlobalWindows.create(), fused, trigger=CountTrigger.of(1), evictor=Adds(9))
+    with pytest.raises(UserFunctionError, match="Adds has put 5 among the elements"):
+        chain.rows([("a", 1)])
 
 
 # ---- what is kept -----------------------------------------------------------------------------------
