@@ -15,16 +15,14 @@ fetched before the loop is used by nobody else meanwhile.
 from __future__ import annotations
 
 import itertools
-import sys
-import traceback
 from typing import Any, Callable, Iterable, Iterator, Optional
 
-from flinkish.common.user_traceback import let_pass
 from flinkish.datastream.output_tag import OutputTag
 from flinkish.datastream.partitioners import CustomPartitioner, KeyGroupPartitioner
 from flinkish.operators.codegen import CodeWriter
 from flinkish.operators.columns_to_rows import ColumnsToRowsOperator
 from flinkish.operators.copying import freeze
+from flinkish.operators.inlining import as_called
 from flinkish.operators.node import Node, Target
 from flinkish.operators.operator import Item
 from flinkish.operators.sink import SinkFunctionOperator, SinkWriterOperator
@@ -77,31 +75,10 @@ class CompiledChain:
         if blame.results in variables:
             error = blame.operator.explain_results(error, variables[blame.results], blame.function)
         record = (variables[blame.record],) if blame.record in variables else ()
-        if blame.arguments and _is_inlined(blame.function, error):
-            error = _raised_by(blame.function, [variables[name] for name in blame.arguments]) or error
+        if blame.arguments:
+            arguments = [variables.get(name) for name in blame.arguments]  # None: a record without time
+            error = as_called(error, blame.function, arguments)
         return blame.operator.error(error, *record, role=blame.role)
-
-
-def _raised_by(function: Callable[..., Any], arguments: list[Any]) -> Optional[BaseException]:
-    """The exception of ``function(*arguments)``, which has the user's lines in its traceback.  The one that is
-    being handled is the same and not another before it."""
-    handled = sys.exc_info()[1]
-    try:
-        function(*arguments)
-    except BaseException as error:
-        let_pass(error)
-        first: BaseException = error
-        while first.__context__ is not None and first.__context__ is not handled:
-            first = first.__context__
-        first.__context__ = None
-        return error
-    return None
-
-
-def _is_inlined(function: Any, error: BaseException) -> bool:
-    """Whether a loop did what ``function`` does, and so its lines are missing in the traceback."""
-    code = getattr(function, "__code__", None)
-    return code is not None and all(frame.f_code is not code for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def compile_chain(chain: Any) -> CompiledChain:

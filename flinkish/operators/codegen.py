@@ -272,12 +272,19 @@ class CodeWriter:
         return f"{self.bind(hint, function)}({', '.join(arguments)})" if expression is None else expression.text
 
     def assign(
-        self, target: str, operator: Any, function: Any, *arguments: str, record: str, once: bool = False
+        self,
+        target: str,
+        operator: Any,
+        function: Any,
+        *arguments: str,
+        record: str,
+        role: str = "",
+        once: bool = False,
     ) -> None:
         """``target = function(*arguments)``, a function of the user's in ``operator``.  ``once``: target is a
         variable that nothing else is assigned to, so what is known of its value stays true."""
         expression = inlined(function, arguments, self.bind)
-        blame = Blame(operator, record=record, function=function, arguments=arguments)
+        blame = Blame(operator, role, record=record, function=function, arguments=arguments)
         outer, self._blame = self._blame, blame
         if expression is None:
             self.line(f"{target} = {self.bind(operator.name, function)}({', '.join(arguments)})")

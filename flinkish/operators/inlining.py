@@ -9,17 +9,22 @@ The expression is read from the function's bytecode, which differs between versi
 taken only if it compiles to the very same code.  So an instruction that is not known here costs speed, never a result.
 
 If the expression raises, the function itself is called once more with the same arguments, for the lines that the
-user knows (`chain_compiler`).
+user knows (`as_called`).
 """
 
 from __future__ import annotations
 
 import ast
 import dis
+import itertools
+import sys
+import traceback
 import types
 import warnings
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Sequence
+
+from flinkish.common.user_traceback import let_pass
 
 #: ``*args``, ``**kwargs``, and all that is suspended.
 _OTHER_FUNCTIONS = 0x04 | 0x08 | 0x20 | 0x80 | 0x200
@@ -85,6 +90,39 @@ def inlined(
         return None
     elements = tuple(map(ast.unparse, placed.elts)) if isinstance(placed, ast.Tuple) and placed.elts else None
     return Inlined(ast.unparse(placed), elements)
+
+
+def over_batch(function: Callable[[Any], Any]) -> Callable[[Any], list]:
+    """``[function(value) for value in values]``, of an iterable, without a call a value where it can be read."""
+    numbers, bound = itertools.count(1), {}
+
+    def bind(name: str, value: Any) -> str:
+        bound[name := f"{name}_{next(numbers)}"] = value
+        return name
+
+    expression = inlined(function, ["value"], bind)
+    if expression is None:
+        return lambda values: [function(value) for value in values]  # not map, which ends at a StopIteration
+    return eval(f"lambda values: [{expression.text} for value in values]", bound)
+
+
+def as_called(error: BaseException, function: Any, arguments: Sequence[Any]) -> BaseException:
+    """``error``, or where an expression stood for the call ``function(*arguments)`` and raised it, the one that the call
+    raises: it has the user's lines in its traceback."""
+    code = getattr(function, "__code__", None)
+    if code is None or any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__)):
+        return error
+    handled = sys.exc_info()[1]
+    try:
+        function(*arguments)
+    except BaseException as raised:
+        let_pass(raised)
+        first: BaseException = raised
+        while first.__context__ is not None and first.__context__ is not handled:
+            first = first.__context__
+        first.__context__ = None  # the one that is being handled is the same and not another before it
+        return raised
+    return error
 
 
 def _read(code: types.CodeType) -> Optional[ast.expr]:

@@ -15,6 +15,7 @@ watermark stays where it was until the split speaks or is idle.
 
 from __future__ import annotations
 
+from operator import length_hint
 from typing import Any, Optional
 
 import cloudpickle
@@ -45,12 +46,14 @@ from flinkish.messages.elements import (
 from flinkish.metrics import names
 from flinkish.operators.column_times import column_times, given_times
 from flinkish.operators.columns import rows_of
+from flinkish.operators.inlining import as_called
 from flinkish.operators.operator import RuntimeOperator
 from flinkish.operators.runtime_context import OperatorSubtaskContext
 from flinkish.operators.source_alignment import SourceAlignment
 from flinkish.operators.watermarks import (
     CombinedWatermark,
     EventTimeAssigner,
+    batch_timestamp_caller,
     checked_timestamp,
     checked_watermark,
     timestamp_caller,
@@ -392,6 +395,7 @@ class _Output(SourceOutput):
         self._assigner = source.call(EventTimeAssigner, strategy, self._watermarks, role="watermark generator")
         self._on_batch = self._assigner.on_batch
         self._assign = timestamp_caller(strategy)
+        self._assign_times = batch_timestamp_caller(strategy)
         self._field = strategy.timestamp_field
         self._idle = False
 
@@ -499,28 +503,24 @@ class _Output(SourceOutput):
         return checked_timestamp(self._assign(value, timestamp_ms))
 
     def _assign_batch(self, values: list, timestamps_ms: Optional[list]) -> list:
-        function, takes_both = self._source.strategy.timestamp_function()
-        assigned: list = []
-        append = assigned.append
+        left = iter(values)
         try:
-            if takes_both:
-                given = [None] * len(values) if timestamps_ms is None else timestamps_ms
-                for value, timestamp_ms in zip(values, given):
-                    append(function(value, timestamp_ms))
-            else:
-                for value in values:
-                    append(function(value))
-            in_range = set(map(type, assigned)) == {int} and (
-                MIN_WATERMARK_MS < min(assigned) and max(assigned) <= MAX_WATERMARK_MS
-            )
-            if not in_range:
-                times, assigned = assigned, []
-                for time in times:
-                    assigned.append(checked_timestamp(time))
+            times = self._assign_times(left, timestamps_ms)
         except BaseException as error:
             let_pass(error)
-            raise self._source.error(error, values[len(assigned)], "timestamp assigner") from error
-        return assigned
+            value = values[len(values) - length_hint(left) - 1]
+            function, takes_both = self._source.strategy.timestamp_function()
+            raised = error if takes_both else as_called(error, function, [value])
+            raise self._source.error(raised, value, "timestamp assigner") from raised
+        if set(map(type, times)) == {int} and MIN_WATERMARK_MS < min(times) and max(times) <= MAX_WATERMARK_MS:
+            return times
+        checked: list[int] = []
+        try:
+            for time in times:
+                checked.append(checked_timestamp(time))
+        except (TypeError, ValueError) as error:
+            raise self._source.error(error, values[len(checked)], "timestamp assigner") from error
+        return checked
 
     def _on_event(self, value: Any, timestamp_ms: Optional[int]) -> None:
         event_time = MIN_WATERMARK_MS if timestamp_ms is None else timestamp_ms

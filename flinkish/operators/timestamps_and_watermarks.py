@@ -88,9 +88,9 @@ class TimestampsAndWatermarksOperator(RuntimeOperator):
         if self.assign is not None:
             time = code.variable("ts")
             function, takes_both = self.spec.operator.watermark_strategy.timestamp_function()
-            given = f", {timestamp}" if takes_both else ""
+            arguments = (value, str(timestamp)) if takes_both else (value,)
+            code.assign(time, self, function, *arguments, record=value, role="timestamp assigner")
             with code.blame(self, "timestamp assigner", value):
-                code.line(f"{time} = {code.bind('timestamp_of', function)}({value}{given})")
                 within = f"{MIN_WATERMARK_MS} < {time} <= {MAX_WATERMARK_MS}"
                 with code.block(f"if type({time}) is not int or not {within}:"):
                     code.line(f"{time} = {code.bind('checked', checked_timestamp)}({time})")

@@ -5,7 +5,8 @@ Source: Flink's ``CombinedWatermarkStatus``, ``IndexedCombinedWatermarkStatus``,
 
 from __future__ import annotations
 
-from typing import Any, Callable, Hashable, Optional
+import itertools
+from typing import Any, Callable, Hashable, Iterator, Optional
 
 from flinkish.common.watermark_strategy import (
     AscendingTimestampsWatermarks,
@@ -14,6 +15,7 @@ from flinkish.common.watermark_strategy import (
     WatermarkStrategy,
 )
 from flinkish.messages.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
+from flinkish.operators.inlining import over_batch
 
 #: Generators that need only the largest event time of a batch.
 _BATCH_GENERATORS = (
@@ -160,6 +162,19 @@ def timestamp_caller(strategy: WatermarkStrategy) -> Optional[Callable[[Any, Opt
     if takes_record_timestamp:
         return function
     return lambda value, record_timestamp: function(value)
+
+
+def batch_timestamp_caller(strategy: WatermarkStrategy) -> Optional[Callable[[Iterator, Optional[list]], list]]:
+    """``assign(values, record_timestamps)`` for an iterator over records, or None like `timestamp_caller`."""
+    found = strategy.timestamp_function()
+    if found is None:
+        return None
+    function, takes_record_timestamp = found
+    if takes_record_timestamp:
+        none = itertools.repeat(None)
+        return lambda values, times: [function(value, time) for value, time in zip(values, none if times is None else times)]
+    each = over_batch(function)
+    return lambda values, times: each(values)
 
 
 def checked_timestamp(timestamp: Any) -> int:

@@ -517,6 +517,14 @@ def test_a_stream_that_falls_silent_becomes_idle_and_wakes_up(fused):
     assert chain.output[3:] == [(2, 20), WatermarkStatus(False), Watermark(17)]
 
 
+@pytest.mark.parametrize("times", [None, [5]])
+def test_an_error_of_an_assigner_that_takes_the_time_of_the_record_names_it(fused, times):
+    operator = TimestampsAndWatermarksOperator(strategy().with_timestamp_assigner(lambda v, given: v[given]))
+    with pytest.raises(UserFunctionError, match="timestamp assigner") as caught:
+        Chain(operator, fused=fused).rows([{1: 1}], times)
+    assert type(caught.value.__cause__) is KeyError and caught.value.fields["record"] == "{1: 1}"
+
+
 @pytest.mark.parametrize("time", [2**63, -(2**63), 2**70])
 def test_a_time_beyond_64_bits_is_refused(fused, time):
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda v: v)

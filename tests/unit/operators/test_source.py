@@ -111,6 +111,20 @@ def test_an_event_time_of_a_source_is_an_int_or_refused_with_its_record(fused, b
             give(5, wrong)
 
 
+def test_an_error_of_a_timestamp_assigner_without_a_call_shows_the_line_of_the_user():
+    strategy = bounded().with_timestamp_assigner(lambda v: v["the time"])
+    with pytest.raises(UserFunctionError) as caught:
+        SourceChain(strategy).poll(lambda output: output.collect_batch([{"the time": 1}, {}]))
+    assert caught.value.fields["record"] == "{}" and 'with_timestamp_assigner(lambda v: v["the time"])' in str(caught.value)
+
+
+def test_a_time_of_a_batch_that_is_no_int_names_its_record():
+    strategy = bounded().with_timestamp_assigner(lambda v: v)
+    with pytest.raises(UserFunctionError, match="must be an int of milliseconds") as caught:
+        SourceChain(strategy).poll(lambda output: output.collect_batch([1, 2.5, 3]))
+    assert caught.value.fields["record"] == "2.5"
+
+
 def test_an_error_in_a_key_selector_behind_a_source_names_the_record(fused):
     def key_of(value):
         return 1 // value
