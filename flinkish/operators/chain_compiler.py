@@ -274,10 +274,11 @@ class Emit:
     """What an operator calls in `generate` where it emits.
 
     ``input_owned``: nobody but the record can reach the operator's input value; what it hands on as
-    it is, is then owned too."""
+    it is, is then owned too.  ``copies``: what is emitted, and somebody else can reach, is copied."""
 
     def __init__(self, compiler: _Compiler, node: Node, input_owned: bool):
         self._compiler, self._node, self.input_owned = compiler, node, input_owned
+        self.copies = compiler.copies
 
     def __call__(
         self, value: str, timestamp: Optional[str], owned: bool = False, tag: Optional[OutputTag] = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator, Optional
 
+from flinkish.operators.copying import freeze
 from flinkish.operators.operator import Item, KeyedOperator
 
 _MISSING = object()
@@ -32,17 +33,24 @@ class StreamGroupedReduce(KeyedOperator):
         return value
 
     def generate(self, code, value, timestamp, emit, input_index=0):
-        emit(self.generate_reduce(code, value), timestamp)
+        emit(self.generate_reduce(code, value, freezes=emit.copies), timestamp, owned=True)
 
-    def generate_reduce(self, code, value):
+    def generate_reduce(self, code, value, freezes):
+        """``freezes``: the variable that is returned holds what may leave, not what the state holds."""
         key = (self.generate_current_key if self.needs_key else self.generate_key)(code, value)
         table, missing = code.bind("table", self.table), code.bind("missing", _MISSING)
         result = code.variable("v")
         with code.block(f"if ({result} := {table}.get({key}, {missing})) is {missing}:"):
-            code.line(f"{result} = {value}")
+            code.line(f"{table}[{key}] = {result} = {value}")
+            if freezes:  # once a key, so a call will do
+                with code.blame(self, "output", value):
+                    code.line(f"{result} = {code.bind('freeze', freeze)}({result})")
         with code.block("else:"):
-            code.assign(result, self, self.reduce, result, value, record=value)
-        code.line(f"{table}[{key}] = {result}")
+            code.assign(result, self, self.reduce, result, value, record=value, once=freezes)
+            code.line(f"{table}[{key}] = {result}")
+            if freezes:  # here, where the elements of a new tuple are known
+                with code.blame(self, "output", result):
+                    code.freeze(result)
         return result
 
 
@@ -63,7 +71,7 @@ class BatchGroupedReduce(StreamGroupedReduce):
         yield from ()
 
     def generate(self, code, value, timestamp, emit, input_index=0):
-        self.generate_reduce(code, value)
+        self.generate_reduce(code, value, freezes=False)
         code.line(f"{code.bind('operator', self)}.time = {timestamp}")
 
     def finish_key(self) -> Iterator[Item]:

@@ -264,6 +264,7 @@ class AlignedWindowOperator(WindowOperatorBase):
 
     def _fire_keys(self, start: int, table: dict) -> Iterator[Item]:
         time = min(start + self.size_ms - 1, MAX_WATERMARK_MS)
+        about = self._about(start)
         if self.window_function is None:
             if self.kind == "reduce":
                 for value in table.values():
@@ -271,54 +272,53 @@ class AlignedWindowOperator(WindowOperatorBase):
             else:
                 get_result = self.get_result
                 for key, accumulator in table.items():
-                    about = self._about(start, key)
+                    about.key = key
                     yield self.call(get_result, accumulator, record=about), time
             return
         for key, content in table.items():
             yield None
-            for result in self._results(start, key, content):
+            for result in self._results(about, key, content):
                 yield result, time
             if self.clear is not None and not self.lateness_ms:
-                self.call(self.clear, self.context, record=self._about(start, key))
+                self.call(self.clear, self.context, record=about)
 
     def _drop_keys(self, start: int, table: dict) -> Iterator[Item]:
         if self.clear is None:
             return
+        about = self._about(start)
         for key in table:
             yield None
-            self._enter(start, key)
-            self.call(self.clear, self.context, record=self._about(start, key))
+            self._enter(about, key)
+            self.call(self.clear, self.context, record=about)
 
     def fire_again(self, start: int, key: Any) -> Iterator[Any]:
         """A record came for a window that has fired and is kept: results of its key once more."""
-        content = self.windows[start][key]
+        content, about = self.windows[start][key], self._about(start)
         if self.window_function is not None:
-            yield from self._results(start, key, content)
+            yield from self._results(about, key, content)
         elif self.kind == "reduce":
             yield content
         else:
-            about = self._about(start, key)
+            about.key = key
             yield self.call(self.get_result, content, record=about)
 
-    def _results(self, start: int, key: Any, content: Any) -> Iterator[Any]:
-        window = self._enter(start, key)
-        about = FiredWindow(key, window)
+    def _results(self, about: FiredWindow, key: Any, content: Any) -> Iterator[Any]:
+        self._enter(about, key)
         if self.kind == "reduce":
             elements = [content]
         elif self.kind == "aggregate":
             elements = [self.call(self.get_result, content, record=about)]
         else:
             elements = list(content) if self.lateness_ms else content
-        return self.results_of(key, window, elements, about)
+        return self.results_of(key, about.window, elements, about)
 
-    def _enter(self, start: int, key: Any) -> TimeWindow:
-        window = TimeWindow(start, start + self.size_ms)
-        self.backend.current_key = key
-        self.scope.enter(key, window, start)
-        return window
+    def _enter(self, about: FiredWindow, key: Any) -> None:
+        about.key = self.backend.current_key = key
+        self.scope.enter(key, about.window, about.window.start)
 
-    def _about(self, start: int, key: Any) -> FiredWindow:
-        return FiredWindow(key, TimeWindow(start, start + self.size_ms))
+    def _about(self, start: int) -> FiredWindow:
+        """One for all keys that fire in turn."""
+        return FiredWindow(None, TimeWindow(start, start + self.size_ms))
 
     # ---- figures --------------------------------------------------------------------------------
 

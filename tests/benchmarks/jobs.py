@@ -266,10 +266,12 @@ class TimedWriter(SinkWriter):
             self.checksum += sum([value[1] for value in values])
         elif self.workload in WINDOWS:
             self.checksum += sum([total + count for _, _, total, count in values])
+        elif self.workload == "W2":
+            self.last.update(values)  # (key, sum)
         else:
             last = self.last
-            for value in values:
-                last[value[0]] = value[1]
+            for key, total, _ in values:
+                last[key] = total
 
     def write_columns(self, columns, timestamps_ms, watermark_ms):
         self.rows += columns.num_rows
