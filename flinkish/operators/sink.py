@@ -92,15 +92,12 @@ class SinkWriterOperator(RuntimeOperator):
                 write = code.bind(self.name, self.writer.write)
                 code.line(f"{write}({value}, {timestamp}, {watermark})")
             return
-        values, append = code.local(self, "values"), code.local(self, "append")
+        values, times = code.local(self, "values"), code.local(self, "times")
         timed = timestamp is not None
-        code.before(f"{values} = {code.bind('begin', self.begin)}({timed})")
-        code.before(f"{append} = {values}[0].append")
-        code.line(f"{append}({value})")
+        code.before(f"{values}, {times} = {code.bind('begin', self.begin)}({timed})")
+        code.line(f"{values}.append({value})")
         if timed:
-            append_time = code.local(self, "append_time")
-            code.before(f"{append_time} = {values}[1].append")
-            code.line(f"{append_time}({timestamp})")
+            code.line(f"{times}.append({timestamp})")
         with code.blame(self):
             code.after(f"{code.bind('write_pending', self.write_pending)}()")
 

@@ -11,8 +11,8 @@ they are full (``sizer.records``) or the caller wants them out.  So a batch grow
 is busy, up to twice the full size; then ``room`` is 0 and the task takes no more records.
 
 The open lists are one object for the life of the channel.  Sealing copies (a slice, 3 ns a record)
-or pickles, then clears, so that the bound ``append`` can be kept by memos and fused loops: an emit
-without a timestamp is ``memo[key](value)``.
+or pickles, then clears, so that memos and fused loops can keep them: an emit without a timestamp is
+``memo.get(key).append(value)``.
 
 ``timestamps`` may be shorter than ``values``: what is missing at its end are records without a
 timestamp.  Whoever appends in a loop with timestamps calls ``align`` first.
@@ -63,8 +63,6 @@ class OutputChannel(abc.ABC):
         "sizer",
         "values",
         "timestamps",
-        "append",
-        "append_timestamp",
         "queue",
         "queued_records",
         "columns",
@@ -93,8 +91,6 @@ class OutputChannel(abc.ABC):
         self.sizer = sizer
         self.values: list = []
         self.timestamps: list = []
-        self.append = self.values.append
-        self.append_timestamp = self.timestamps.append
         self.queue: deque[Batch | ControlEvent] = deque()
         self.queued_records = 0
         self.columns: list[tuple[Any, Any]] = []
@@ -112,8 +108,8 @@ class OutputChannel(abc.ABC):
         self.seal_columns()
         if timestamp is not None:
             self.align()
-            self.append_timestamp(timestamp)
-        self.append(value)
+            self.timestamps.append(timestamp)
+        self.values.append(value)
 
     def add_rows(self, values: list, timestamps: Optional[list]) -> None:
         """Append many records; the lists stay the caller's."""

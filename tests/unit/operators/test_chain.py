@@ -937,7 +937,7 @@ def test_a_key_refused_by_a_writer_names_the_operator_before_it(fused):
     def generate(code, value, timestamp):
         key = code.variable("key")
         code.line(f"{key} = {value}")
-        code.look_up_key(memo, key, key)
+        code.look_up_key(memo, key, code.variable("found"))
 
     def emit(value, timestamp):
         try:

@@ -10,7 +10,7 @@ from flinkish.taskmanager.output_channel import RemoteOutputChannel
 
 def emit(channel, count, start=0):
     for i in range(start, start + count):
-        channel.append(i)
+        channel.values.append(i)
 
 
 def test_only_full_frames_leave_while_the_task_is_busy(ends):
@@ -26,15 +26,15 @@ def test_only_full_frames_leave_while_the_task_is_busy(ends):
     channel.check()
 
 
-def test_the_open_list_stays_the_same_object_so_that_append_can_be_kept(ends):
+def test_the_open_lists_stay_the_same_objects_so_that_they_can_be_kept(ends):
     for channel, _ in (ends.remote(records=4), ends.local(records=4)):
-        append, values = channel.append, channel.values
+        values, timestamps = channel.values, channel.timestamps
         for _ in range(3):
-            append(1)
+            values.append(1)
             channel.pump(flush=True)
-            append(2)
+            values.append(2)
             channel.add_event(Watermark(1))
-        assert channel.append is append and channel.values is values == []
+        assert channel.values is values == [] and channel.timestamps is timestamps == []
 
 
 def test_a_batch_grows_while_there_is_no_credit_and_room_ends_at_twice_a_frame(ends):
@@ -115,16 +115,16 @@ def test_records_with_and_without_timestamps_mix_in_one_batch(ends, kind):
     channel, end = getattr(ends, kind)()
     channel.emit("a", None)
     channel.emit("b", 2)
-    channel.append("c")  # a fused loop without timestamps
+    channel.values.append("c")  # a fused loop without timestamps
     channel.emit("d", 4)
     channel.add_rows(["e", "f"], None)
     channel.add_rows(["g"], [7])
-    channel.append("h")
+    channel.values.append("h")
     channel.pump(flush=True)
     (batch,) = end.elements if kind == "local" else end.frames
     assert batch.values == list("abcdefgh")
     assert batch.timestamps == [None, 2, None, 4, None, None, 7, None]
-    channel.append("i")
+    channel.values.append("i")
     channel.pump(flush=True)
     batches = end.elements if kind == "local" else end.frames
     assert batches[1].timestamps is None and batches[1].values == ["i"]
@@ -135,7 +135,7 @@ def test_timestamps_follow_their_values_through_a_cut(ends):
     channel.add_rows(list(range(10)), list(range(100, 110)))
     channel.pump(flush=False)
     assert transport.sizes() == [4, 4]
-    channel.append(10)
+    channel.values.append(10)
     channel.pump(flush=True)
     assert [frame.timestamps for frame in transport.frames] == [
         [100, 101, 102, 103], [104, 105, 106, 107], [108, 109, None],
@@ -161,7 +161,7 @@ def test_what_was_handed_over_is_not_touched_again(ends):
     values = [1, 2]
     channel.add_rows(values, None)
     channel.pump(flush=True)
-    channel.append(3)
+    channel.values.append(3)
     channel.pump(flush=True)
     assert [batch.values for batch in receiver.elements] == [[1, 2], [3]] and values == [1, 2]
 
@@ -203,9 +203,9 @@ def test_rows_and_columns_keep_their_order(ends):
 def test_a_record_above_the_limit_of_a_frame_is_refused_with_its_type_and_both_sizes(ends, monkeypatch):
     monkeypatch.setattr(RemoteOutputChannel, "payload_bytes_max", 1_000)
     channel, transport = ends.remote(records=1)
-    channel.append("x" * 900)
+    channel.values.append("x" * 900)
     channel.pump(flush=True)
-    channel.append({"k": "x" * 1_000})
+    channel.values.append({"k": "x" * 1_000})
     with pytest.raises(UserError) as caught:
         channel.pump(flush=True)
     assert caught.value.what == "could not send a record of type dict to another slot"
