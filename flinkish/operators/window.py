@@ -122,24 +122,23 @@ class AlignedWindowOperator(WindowOperatorBase):
         if self.slides:
             self._generate_sliding(code, operator, value, timestamp, emit)
             return
-        start = code.variable("start")
-        last, table, limit = (code.local(self, hint) for hint in ("last", "table", "late_limit"))
+        low, high, table, limit = (code.local(self, hint) for hint in ("start", "end", "table", "late_limit"))
         code.before(f"{limit} = {operator}.late_limit")
-        code.before(f"{last} = {table} = None")
-        # The window of the record before is most often this record's too.
-        with code.block("try:"):
-            shifted = f"({timestamp} - {self.offset_ms})" if self.offset_ms else timestamp
-            code.line(f"{start} = {timestamp} - {shifted} % {self.size_ms}")
-        with code.block("except TypeError:"):
+        code.before(f"{low} = {high} = 0")
+        code.before(f"{table} = None")
+        with code.block(f"if {timestamp} is None:"):
             code.line(f"raise {code.bind('no_timestamp', self.no_timestamp)}()")
-        with code.block(f"if {start} != {last}:"):
-            code.line(f"{last} = {start}")
-            with code.block(f"if {start} <= {limit}:"):
+        # The window of the record before is most often this record's too, and comparing is cheaper than dividing.
+        with code.block(f"if not {low} <= {timestamp} < {high}:"):
+            shifted = f"({timestamp} - {self.offset_ms})" if self.offset_ms else timestamp
+            code.line(f"{low} = {timestamp} - {shifted} % {self.size_ms}")
+            code.line(f"{high} = {low} + {self.size_ms}")
+            with code.block(f"if {low} <= {limit}:"):
                 code.line(f"{table} = None")
             with code.block(
-                f"elif ({table} := {code.bind('windows', self.windows)}.get({start})) is None:"
+                f"elif ({table} := {code.bind('windows', self.windows)}.get({low})) is None:"
             ):
-                code.line(f"{table} = {code.bind('open_window', self.open_window)}({start})")
+                code.line(f"{table} = {code.bind('open_window', self.open_window)}({low})")
         with code.block(f"if {table} is None:"):
             if self.late_tag is None:
                 code.line(f"{operator}.num_late_records_dropped += 1")
@@ -149,17 +148,16 @@ class AlignedWindowOperator(WindowOperatorBase):
             key = self.generate_key(code, value)
             self._generate_add(code, value, key, table)
             if self.lateness_ms:
-                self._generate_fire_again(code, operator, start, key, emit)
+                self._generate_fire_again(code, operator, low, key, emit)
 
     def _generate_sliding(self, code, operator, value, timestamp, emit):
         """Times between two neighbouring starts or ends of windows have the same windows: a pane."""
         pane, start, table = (code.variable(hint) for hint in ("pane", "start", "table"))
         last, tables = code.local(self, "last"), code.local(self, "tables")
         code.before(f"{last} = {tables} = None")
-        with code.block("try:"):
-            code.line(f"{pane} = ({timestamp} - {self.offset_ms}) // {math.gcd(self.size_ms, self.slide_ms)}")
-        with code.block("except TypeError:"):
+        with code.block(f"if {timestamp} is None:"):
             code.line(f"raise {code.bind('no_timestamp', self.no_timestamp)}()")
+        code.line(f"{pane} = ({timestamp} - {self.offset_ms}) // {math.gcd(self.size_ms, self.slide_ms)}")
         with code.block(f"if {pane} != {last}:"):
             code.line(f"{last} = {pane}")
             code.line(f"{tables} = {code.bind('open_windows', self.open_windows)}({timestamp})")
