@@ -7,7 +7,7 @@ result is a factory ``make(<bound objects>)`` that returns the functions of the 
 A generated function looks like this (map, filter, a flat_map, one writer)::
 
     def rows_0(values):
-        append = writer_1.values.append        # `before` lines of the writer
+        writer_1.prepare_rows()                # `before` lines of the writer
         budget = room()
         for v1 in values:
             v2 = map_1(v1)
@@ -16,9 +16,9 @@ A generated function looks like this (map, filter, a flat_map, one writer)::
                     while budget <= 0:
                         yield
                         budget = room()
-                        append = writer_1.values.append
+                        writer_1.prepare_rows()
                     budget -= 1
-                    append(v3)
+                    values_1.append(v3)        # the open list of the writer's channel
 
 Rules for those who write into it:
 

@@ -381,9 +381,6 @@ class _GeneratorOutput:
         self._source.set_part_idle(self._part, False)
 
 
-_INTS = {int, type(None)}
-
-
 class _Output(SourceOutput):
     """Takes the records of one split."""
 
@@ -428,7 +425,9 @@ class _Output(SourceOutput):
             timestamp_ms = source.call(
                 self._timestamp, value, timestamp_ms, record=value, role="timestamp assigner"
             )
-        elif type(timestamp_ms) is not int and timestamp_ms is not None:
+        elif timestamp_ms is not None and (
+            type(timestamp_ms) is not int or not MIN_WATERMARK_MS < timestamp_ms <= MAX_WATERMARK_MS
+        ):
             timestamp_ms = source.call(checked_timestamp, timestamp_ms, record=value, role="timestamp")
         source.append(value, timestamp_ms)
         assigner.records += 1
@@ -450,12 +449,8 @@ class _Output(SourceOutput):
             self._wake()
         if self._assign is not None:
             timestamps_ms = self._assign_batch(values, timestamps_ms)
-        elif timestamps_ms is not None and not _INTS >= set(map(type, timestamps_ms)):
-            check, call = checked_timestamp, self._source.call
-            timestamps_ms = [
-                None if time is None else call(check, time, record=value, role="timestamp")
-                for value, time in zip(values, timestamps_ms)
-            ]
+        elif timestamps_ms is not None:
+            timestamps_ms = self._checked(values, timestamps_ms, "timestamp")
         self._source.extend(values, timestamps_ms)
         self._assigner.records += len(values)
         if timestamps_ms is not None and self._assigner.makes_watermarks:
@@ -512,14 +507,19 @@ class _Output(SourceOutput):
             function, takes_both = self._source.strategy.timestamp_function()
             raised = error if takes_both else as_called(error, function, [value])
             raise self._source.error(raised, value, "timestamp assigner") from raised
+        return self._checked(values, times, "timestamp assigner")
+
+    def _checked(self, values: list, times: list, role: str) -> list:
+        """``times`` as ints within 64 bits; None, which only the reader may give, stays."""
         if set(map(type, times)) == {int} and MIN_WATERMARK_MS < min(times) and max(times) <= MAX_WATERMARK_MS:
             return times
-        checked: list[int] = []
+        checked: list[Optional[int]] = []
         try:
             for time in times:
-                checked.append(checked_timestamp(time))
-        except (TypeError, ValueError) as error:
-            raise self._source.error(error, values[len(checked)], "timestamp assigner") from error
+                checked.append(None if time is None and self._assign is None else checked_timestamp(time))
+        except BaseException as error:  # also of a number of the user's
+            let_pass(error)
+            raise self._source.error(error, values[len(checked)], role) from error
         return checked
 
     def _on_event(self, value: Any, timestamp_ms: Optional[int]) -> None:

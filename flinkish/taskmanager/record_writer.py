@@ -6,7 +6,7 @@ task's, between its slices (``pump``).  Memos of keys hold the lists themselves:
 over records with a keyed emit, memo warm: 53 instead of 77 ns with ``memo[key](value)`` and bound methods in
 the memo, 85 instead of 120 with timestamps.
 
-``generate`` writes the same statements into a fused loop.  Whoever appends to the lists
+``generate`` writes the same into a fused loop.  Whoever appends to the lists
 calls ``prepare_rows`` or ``prepare_timed_rows`` first, and again after each suspension: open
 columns are sealed and the lists of a channel are equally long (see ``output_channel``).
 """
