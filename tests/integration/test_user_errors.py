@@ -514,7 +514,7 @@ def test_memory_that_the_system_refuses_and_an_exit_of_a_thread_are_errors_of_us
         thread.join()
         return value
 
-    assert collect(cluster.get_execution_environment().from_collection([1, 2]).map(leave)) == [1, 2]
+    assert sorted(collect(cluster.get_execution_environment().from_collection([1, 2]).map(leave))) == [1, 2]
 
 
 # ---- a sink that ends slowly ------------------------------------------------------------------------------
