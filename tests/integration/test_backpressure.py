@@ -100,7 +100,8 @@ def test_a_subtask_without_input_is_idle_and_one_that_waits_for_the_thread_of_it
         hog = env.from_sequence(1, 1 << 60).map(Slow("computes")).name("hog")
         diligent = env.from_sequence(1, 1 << 60).map(lambda n: n).name("diligent")
         silence = env.socket_text_stream(*silent.getsockname()).map(lambda n: n).name("silence")
-        for stream in (hog, diligent, silence):
+        diligent.sink_to(DiscardingSink())  # in its own chain: it never waits for room
+        for stream in (hog, silence):
             stream.rebalance().map(lambda n: n).name("behind").sink_to(DiscardingSink())
         client = env.execute_async()
 

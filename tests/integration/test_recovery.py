@@ -110,7 +110,7 @@ def test_checkpoints_of_a_finished_job_are_removed_and_those_of_a_cancelled_one_
     second = resumed.execute_async("recovery")
     second.wait(60_000)
     assert published(tmp_path) == expected()
-    wait_until(lambda: not list((tmp_path / "checkpoints" / second.job_id).glob("chk-*")), "its checkpoints are removed")
+    wait_until(lambda: not (tmp_path / "checkpoints" / second.job_id).exists(), "its checkpoints are removed")
     wait_until(lambda: not Path(newest.location.removeprefix("file://")).exists(), "the claimed checkpoint is removed")
 
 
