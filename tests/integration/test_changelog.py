@@ -38,7 +38,7 @@ class Pace(MapFunction):
 
     def map(self, record):
         if self.fault and record % 100 == 0 and not (self.folder / "failed").exists():
-            time.sleep(0.01 if record < ROUNDS * BUSY // 2 else 0.3)
+            time.sleep(0.01 if record < KEYS + ROUNDS * BUSY // 2 else 0.3)
         return record
 
 
