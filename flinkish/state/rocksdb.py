@@ -46,9 +46,9 @@ from flinkish.state.serializers import state_refusal
 from flinkish.state.ttl import StateTtl, unexpired
 
 #: Written since the last base: above it the next one is made.
-CHANGES_BYTES = 3 << 20
+CHANGES_BYTES = 2 << 20
 #: Above it the changes are dropped, and the next checkpoint is a full one.
-CHANGES_BYTES_MAX = 20 * CHANGES_BYTES
+CHANGES_BYTES_MAX = 30 * CHANGES_BYTES
 #: Entries that a sweep for expired ones looks at between two batches.
 _SWEEP_ENTRIES = 16
 
@@ -403,8 +403,8 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
         self._materialiser.run(work.run, done)
 
     def _keep_stored(self, base: Base) -> None:
-        before = {} if self._stored is None else {file.uri: file for file in self._stored.shared.values()}
-        kept = {file.uri: file for file in base.shared.values()}
+        before = {} if self._stored is None else {file.uri: file for file in self._stored.stored.values()}
+        kept = {file.uri: file for file in base.stored.values()}
         for uri in kept.keys() - before.keys():
             self._uploaded.add(kept[uri])
         self._uploaded.release(file for uri, file in before.items() if uri not in kept)
@@ -414,7 +414,7 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
     def _give_back(self) -> None:
         """There will be no other snapshot."""
         if self._stored is not None:
-            self._uploaded.release(self._stored.shared.values())
+            self._uploaded.release(self._stored.stored.values())
         self._delete_unused()
 
     def _delete_unused(self) -> None:

@@ -32,6 +32,9 @@ class RocksDBMemory:
         self.object_cache_bytes = int(total_bytes * min(1.0, object_ratio))
         self.block_cache_bytes = max(_MIB, total_bytes - self.object_cache_bytes)
         self.write_buffer_bytes = max(_MIB // 2, int(self.block_cache_bytes * min(1.0, write_buffer_ratio)))
+        # Compactions give way to records and checkpoints, which wait for little of what they do.  It counts for all
+        # databases of the process.
+        rocksdict.Env().lower_thread_pool_cpu_priority()
         self.cache = rocksdict.Cache(self.block_cache_bytes)
         self.write_buffers = rocksdict.WriteBufferManager.new_write_buffer_manager_with_cache(
             self.write_buffer_bytes, False, self.cache

@@ -10,9 +10,10 @@ from flinkish.common.time import Time
 from flinkish.datastream.state import ListStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from flinkish.errors import CorruptSnapshotError, ResourceError, StateMigrationError, UserError
 from flinkish.messages.checkpoints import InlineBytes
-from flinkish.state import rocksdb
+from flinkish.state import rocksdb, rocksdb_snapshots
 from flinkish.state.bases import RETRY_MS
 from flinkish.state.key_groups import key_group
+from flinkish.state.rocksdb_snapshots import SST_END, Materialisation, content_address
 from tests.rocksdb_states import (
     HALVES,
     MAX_PARALLELISM,
@@ -186,6 +187,66 @@ def test_a_base_that_only_a_checkpoint_which_was_given_up_referred_to_is_deleted
     assert not manifests[1] & files(materialiser)
     backend.close()
     assert manifests[0] | manifests[2] <= files(materialiser), "of a complete one, and of one that may be yet"
+
+
+def test_whole_files_of_a_compaction_under_way_are_stored_ahead(make, materialiser):
+    backend = with_base(make(materialiser), materialiser)
+    database = Path(backend.folder) / "db"
+    content = max(database.glob("*.sst"), key=lambda path: path.stat().st_size).read_bytes() + SST_END
+    (database / "900001.sst").write_bytes(content)
+    (database / "900002.sst").write_bytes(content[:-1])
+    (database / "900003.sst").write_bytes(b"")
+    address = f"{content_address(str(database / '900001.sst'))}.sst"
+
+    before = files(materialiser)
+    with_base(backend, materialiser, keys=range(100, 160))
+    stored = [name for name in files(materialiser) - before if str(len(content)) in name]
+    assert stored == [address]
+    handle = incremental(backend)
+    assert "900001.sst" not in handle.shared, "the database does not know it yet"
+    inode = Path(materialiser.shared_location, address).stat().st_ino
+
+    with_base(backend, materialiser, keys=range(200, 260))
+    assert Path(materialiser.shared_location, address).stat().st_ino == inode, "stored once"
+
+    (database / "900001.sst").unlink()  # the compaction was given up
+    with_base(backend, materialiser, keys=range(300, 360))
+    assert address not in files(materialiser)
+
+
+def test_a_file_that_was_stored_ahead_is_not_stored_again_when_the_database_has_it(make, materialiser, monkeypatch):
+    backend = with_base(make(materialiser), materialiser)
+    hashed = []
+
+    def address(path):
+        hashed.append(Path(path).name)
+        return content_address(path)
+
+    monkeypatch.setattr(rocksdb_snapshots, "content_address", address)
+    unknown = set()
+
+    class Database:
+        """The real one, which does not know some of its files yet."""
+
+        def live_files(self):
+            return [file for file in backend._db.live_files() if file["name"].lstrip("/") not in unknown]
+
+    put(backend, range(100, 160))
+    for table in backend.tables.values():
+        table.write()
+    column = backend.families["v"].column
+    column.flush(True)
+    folder = str(Path(backend.folder) / "db")
+    newest = max(path.name for path in Path(folder).glob("*.sst"))
+    unknown.add(newest)
+    first = Materialisation(Database(), folder, [], backend._stored)
+    base = first.run(materialiser.storage, materialiser.shared_location)
+    assert list(base.ahead) == [newest] and newest not in base.shared
+    unknown.clear()
+    hashed.clear()
+    second = Materialisation(Database(), folder, [], base)
+    assert second.run(materialiser.storage, materialiser.shared_location).shared[newest] == base.ahead[newest]
+    assert newest not in hashed
 
 
 def test_with_a_changelog_a_base_is_made_after_some_time_too(make, materialiser, monkeypatch):
