@@ -19,6 +19,10 @@ def figures_by_task(cluster, client):
     return {names[execution]: figures for execution, figures in client.get_metrics().items()}
 
 
+def all_tasks_run(client):
+    return {task["state"] for task in client._handle.describe()["tasks"]} == {"RUNNING"}
+
+
 def slot_pids(cluster, client):
     return sorted(slot["pid"] for slot in cluster.describe()["slots"] if slot["job"] == client.job_id)
 

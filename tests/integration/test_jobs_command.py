@@ -14,6 +14,7 @@ import pytest
 from flinkish.cli import main
 from flinkish.errors import JobCancelledError
 from tests.integration.recovery_program import build, counted_without_gap
+from tests.integration.running_jobs import all_tasks_run
 from tests.integration.waiting import wait_until
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -104,10 +105,6 @@ def test_a_script_that_runs_is_rescaled_saved_and_stopped_by_commands(tmp_path, 
     assert "the script goes on" in (tmp_path / "log").read_text()
     assert sum(counted_without_gap(tmp_path).values()) > 100
     assert flinkish("list", "-a") == "No running jobs.\n"
-
-
-def all_tasks_run(client):
-    return {task["state"] for task in client._handle.describe()["tasks"]} == {"RUNNING"}
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from flinkish.storage.checkpoint_storage import CheckpointStorage
 from flinkish.taskmanager.in_flight import element_of, read_frames
 from flinkish.testing.mini_cluster import MiniCluster
 from tests.integration.recovery_program import Faulty
+from tests.integration.running_jobs import all_tasks_run
 from tests.integration.waiting import wait_until
 
 KEYS = 5
@@ -176,6 +177,73 @@ def test_after_failures_each_record_is_counted_once_and_in_order(cluster, tmp_pa
     assert published(tmp_path) == expected(3_000)
     job = client._handle.describe()
     assert job["restarts"] == 3 and job["checkpoints"]["counts"]["completed"] > 3
+
+
+KB = 1 << 10
+LARGE = 24
+
+
+def payload(number, sizes):
+    return number.to_bytes(1, "big") * sizes[number % len(sizes)]
+
+
+class ExaminesLarge(KeyedProcessFunction):
+    """(number, how many of its size came, whether it is intact), slowly."""
+
+    def __init__(self, sizes, pause_s):
+        self.sizes, self.pause_s = sizes, pause_s
+
+    def open(self, context):
+        self.seen = context.get_state(ValueStateDescriptor("seen"))
+
+    def process_element(self, record, ctx):
+        time.sleep(self.pause_s)
+        number, content = record
+        self.seen.update((self.seen.value() or 0) + 1)
+        yield number, self.seen.value(), content == payload(number, self.sizes)
+
+
+@pytest.mark.parametrize("sizes", [(32 * KB - 1, 32 * KB, 230 * KB), (32 * KB, 64 * KB * KB)], ids=["kilobytes", "64 MB"])
+def test_b26_large_records_in_flight_come_back_intact(cluster, tmp_path, sizes):
+    """Case B26 of the given semantics; that they pass over every edge is shown in test_data_plane_stress.py."""
+
+    def run_large(parallelism, pause_s, **settings):
+        env = cluster.get_execution_environment(
+            {
+                **SETTINGS,
+                "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
+                "execution.checkpointing.interval": "10 min",  # none but those that are asked for
+                "taskmanager.network.max-records-per-batch": 1,
+                "parallelism.default": parallelism,
+                **settings,
+            }
+        )
+        numbers = env.from_sequence(1, LARGE).uid("numbers").set_parallelism(1)
+        large = numbers.map(lambda number: (number, payload(number, sizes))).uid("large").set_parallelism(1)
+        keyed = large.key_by(lambda record: record[0] % len(sizes))
+        examined = keyed.process(ExaminesLarge(sizes, pause_s)).uid("examined")
+        sink = FileSink.for_row_format(str(tmp_path / "out"), lambda found: " ".join(map(str, found))).build()
+        examined.sink_to(sink).uid("files")
+        return env.execute_async("large")
+
+    client = run_large(1, 0.2)
+
+    def a_record_of_each_size_is_in_flight():
+        client.trigger_checkpoint().result(30_000)
+        checkpoint = newest(tmp_path, client.job_id)
+        records = in_flight(checkpoint)
+        assert all(content == payload(number, sizes) for number, content in records)
+        return {len(content) for _, content in records} == set(sizes) and checkpoint.location
+
+    wait_until(lambda: all_tasks_run(client), "all tasks run")
+    location = wait_until(a_record_of_each_size_is_in_flight, "a checkpoint with a record of each size in flight")
+    client.cancel().result(30_000)
+    run_large(3, 0.0, **{"execution.state-recovery.path": location}).wait(60_000)
+    results = [line.split() for file in (tmp_path / "out").glob("part-*") for line in file.read_text().splitlines()]
+    assert sorted(int(number) for number, _, _ in results) == list(range(1, LARGE + 1))
+    assert {intact for _, _, intact in results} == {"True"}
+    counts = list(range(1, LARGE // len(sizes) + 1))
+    assert sorted(int(count) for _, count, _ in results) == sorted(counts * len(sizes))
 
 
 def test_savepoints_are_aligned_and_restore_everywhere(cluster, tmp_path):
