@@ -1,4 +1,4 @@
-"""Event time, idleness and timers through whole pipelines: the traces that users report (cases B09 to B15).
+"""Event time, idleness and timers through whole pipelines: the traces that users report (the given cases B01 to B15).
 
 Each runs on both state backends, uncut and cut by a snapshot and restore at every step, with one and with several
 subtasks.  Of splits and restored sources there is more in ``test_source.py`` and ``test_snapshots.py``, of one input's
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from flinkish.common.watermark_strategy import WatermarkGenerator, WatermarkStrategy
-from flinkish.datastream.functions import CoProcessFunction, KeyedProcessFunction, ProcessFunction
+from flinkish.datastream.functions import CoProcessFunction, KeyedProcessFunction, ProcessFunction, ProcessWindowFunction
 from flinkish.datastream.state import ValueStateDescriptor
-from flinkish.datastream.window import TumblingEventTimeWindows
+from flinkish.datastream.window import EventTimeSessionWindows, SlidingEventTimeWindows, TumblingEventTimeWindows
 from flinkish.errors import UserFunctionError
 from flinkish.messages.elements import MAX_WATERMARK_MS
 from flinkish.testing import StreamTestHarness, Watermark
@@ -87,6 +87,62 @@ def check(request):
             assert found == expected, (request.param, list(cut))
 
     return check
+
+
+# ---- B01 to B06: which windows a record is in -----------------------------------------------------
+
+
+class SumOfWindow(ProcessWindowFunction):
+    """(key, start, end, sum)"""
+
+    def process(self, key, context, elements):
+        window = context.window()
+        yield key, window.start, window.end, sum(value[1] for value in elements)
+
+
+def summed_in(assigner):
+    return lambda stream: stream.key_by(lambda value: value[0]).window(assigner).process(SumOfWindow())
+
+
+DAY_MS = 86_400_000
+NEW_YEARS_EVE = 1_704_040_200_000  # 2023-12-31T16:30Z
+
+
+@pytest.mark.parametrize(
+    "assigner, times, expected",
+    [
+        (TumblingEventTimeWindows.of(5_000), [-1, -5_000, -5_001, 0], [(-10_000, -5_000, 4), (-5_000, 0, 3), (0, 5_000, 8)]),
+        (TumblingEventTimeWindows.of(5_000, 2_000), [-9_000], [(-13_000, -8_000, 1)]),
+        (
+            TumblingEventTimeWindows.of(DAY_MS, -8 * 3_600_000),
+            [NEW_YEARS_EVE],
+            [(NEW_YEARS_EVE - 1_800_000, NEW_YEARS_EVE - 1_800_000 + DAY_MS, 1)],
+        ),
+        (SlidingEventTimeWindows.of(5_500, 5_000), [513_040], [(510_000, 515_500, 1)]),
+        (
+            SlidingEventTimeWindows.of(1_600, 700),
+            [1_709_315_512_577],
+            [(1_709_315_511_400, 1_709_315_513_000, 1), (1_709_315_512_100, 1_709_315_513_700, 1)],
+        ),
+        (SlidingEventTimeWindows.of(10, 5), [12], [(5, 15, 1), (10, 20, 1)]),
+    ],
+    ids=["B01-negative", "B01-offset", "B01-day", "B03-5500-5000", "B03-1600-700", "B03-10-5"],
+)
+def test_b01_and_b03_windows_begin_below_any_time(check, assigner, times, expected):
+    steps = [record(("a", 1 << number), time) for number, time in enumerate(times)] + [watermark(MAX_WATERMARK_MS)]
+    fired = [(("a", *window), window[1] - 1) for window in expected]
+    check(summed_in(assigner), steps, [*fired, MAX_WATERMARK_MS])
+
+
+def test_b04_a_session_that_covers_another_takes_it_in(check):
+    gaps = EventTimeSessionWindows.with_dynamic_gap(lambda value: value[2])
+    steps = [record(("a", 1, 2), 5), record(("a", 2, 10), 0), watermark(20)]
+    check(summed_in(gaps), steps, [(("a", 0, 10, 3), 9), 20])
+
+
+def test_b06_a_session_that_is_still_open_takes_a_late_record(check):
+    steps = [record(("a", 1), 0), record(("a", 1), 9), watermark(12), record(("a", 1), 1), watermark(17), watermark(18)]
+    check(summed_in(EventTimeSessionWindows.with_gap(10)), steps, [12, 17, (("a", 0, 19, 3), 18), 18])
 
 
 # ---- B10: idle inputs -------------------------------------------------------------------------------
