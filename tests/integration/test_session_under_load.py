@@ -225,7 +225,8 @@ def wait_until_no_more(look, before):
         now = look()
         objects = now.pop("objects") - before["objects"]
         grown = {kind: count for kind, count in objects.items() if count >= 10}
-        return grown, {what: (there, before[what]) for what, there in now.items() if there != before[what]}
+        opened = now.pop("descriptors") - before["descriptors"]  # some thread may have had a file of /proc open before
+        return grown, opened, {what: (there, before[what]) for what, there in now.items() if there != before[what]}
 
     try:
         wait_until(lambda: not any(more()), "what was there before, and no more")
