@@ -9,15 +9,24 @@ expired writes nothing.  A standby watches the holder's node and takes over at o
 
 The holder acts for the session's timeout from the begin of its last write, so it has stopped before the server lets
 the session expire; and when the connection is lost it stops at once, until a write succeeds again.
+
+A server that is cut off, or that is just starting, may take a connection and say nothing.  kazoo waits for it as long
+as the session lasts, divided by the number of servers, and to be connected it waits the whole session; so one such
+server could cost the leader its job.  Here an attempt takes at most a sixth of the session.
 """
 
 from __future__ import annotations
 
+import math
+import random
 from typing import Any, Callable, Optional
 
 from flinkish.errors import ConnectionLostError, InvalidJobError
 from flinkish.jobmanager.leader_election import ConnectionSuspended, Lease, LeaseChanged, LeaseRead
 from flinkish.shell.file_lease import decode_lease, encode_lease
+
+#: How many attempts to connect a session has time for, at least.
+ATTEMPTS_A_SESSION = 6
 
 
 def connect(quorum: str, session_timeout_ms: int, connection_timeout_ms: int) -> Any:
@@ -29,7 +38,7 @@ def connect(quorum: str, session_timeout_ms: int, connection_timeout_ms: int) ->
     """
     try:
         from kazoo.client import KazooClient
-        from kazoo.handlers.threading import KazooTimeoutError
+        from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
     except ImportError as error:
         raise InvalidJobError(
             "could not use ZooKeeper",
@@ -37,9 +46,20 @@ def connect(quorum: str, session_timeout_ms: int, connection_timeout_ms: int) ->
             why=f"the package kazoo is not installed ({error})",
             do="pip install 'flinkish[zookeeper]'",
         ) from error
+
+    class ShortAttempts(SequentialThreadingHandler):
+        def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
+            return super().create_connection(*args, timeout=timeout / ATTEMPTS_A_SESSION, **kwargs)
+
     # It must be back before the session ends, so the pauses between attempts stay short.
     retry = {"max_tries": -1, "delay": 0.05, "max_delay": session_timeout_ms / 10_000}
-    client = KazooClient(quorum, timeout=session_timeout_ms / 1000, connection_retry=retry)
+    client = KazooClient(
+        _named_often(quorum),
+        timeout=session_timeout_ms / 1000,
+        connection_retry=retry,
+        handler=ShortAttempts(),
+        randomize_hosts=False,
+    )
     try:
         client.start(connection_timeout_ms / 1000)
     except KazooTimeoutError as error:
@@ -52,6 +72,16 @@ def connect(quorum: str, session_timeout_ms: int, connection_timeout_ms: int) ->
             do="check high-availability.zookeeper.quorum, and that the servers run",
         ) from error
     return client
+
+
+def _named_often(quorum: str) -> str:
+    """The servers in random order, again and again until there are ``ATTEMPTS_A_SESSION`` names: kazoo waits for an
+    answer as long as the session lasts, divided by their number."""
+    names, slash, root = quorum.partition("/")
+    servers = names.split(",")
+    servers = random.sample(servers, len(servers))  # not by kazoo, which could name the same one twice in a row
+    times = math.ceil(ATTEMPTS_A_SESSION / len(servers))
+    return ",".join(servers * times) + slash + root
 
 
 class ZookeeperCell:

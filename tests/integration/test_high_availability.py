@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -233,6 +235,35 @@ def test_a_leader_stops_at_once_when_its_connection_is_lost_and_goes_on_with_the
     finally:
         leadership.resign()
     assert not leadership.may_act()
+
+
+def test_a_server_that_takes_a_connection_and_says_nothing_does_not_cost_the_session(zookeeper):
+    """As one that is just starting: kazoo alone waits for it until the session is over."""
+    leadership = Leadership("a job", ZookeeperLease(connect(zookeeper.quorum, 40_000, 10_000), "/mute/job"), 40_000, 50)
+    leadership.start()
+    try:
+        assert leadership.wait_granted(10)
+        zookeeper.kill()
+        with socket.create_server(("127.0.0.1", zookeeper.port)) as listener:
+            mute, _ = listener.accept()
+        with mute:
+            wait_until(lambda: not leadership.may_act(), "the leader to stop", 10)
+            zookeeper.start()
+            wait_until(leadership.may_act, "the leader to go on, long before its session is over", 20)
+        assert leadership.epoch == 1
+    finally:
+        leadership.resign()
+
+
+def test_a_server_that_is_cut_off_does_not_keep_from_the_others(zookeeper, monkeypatch):
+    monkeypatch.setattr(random, "sample", lambda population, k: population)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:  # the system drops who comes when one waits
+        cut_off = full.getsockname()
+        with socket.create_connection(cut_off):
+            client = connect(f"127.0.0.1:{cut_off[1]},{zookeeper.quorum}", 20_000, 10_000)
+    assert client.get("/zookeeper")
+    client.stop()
+    client.close()
 
 
 def test_a_session_that_has_ended_frees_the_lease_and_cannot_write_it(client, zookeeper):
