@@ -188,7 +188,9 @@ class _Explanation:
         for execution in self.master.executions.values():
             report = self.reports.get(str(execution.execution))
             if report is not None and report["source"] is not None:
-                yield execution.name_with_subtask, report["source"]["state"]
+                state = report["source"]["state"]
+                # A generator behind the source says what goes on, so a silent source alone makes nothing idle.
+                yield execution.name_with_subtask, state if state == "PAUSED" else _where(report)["state"]
 
 
 def _names(vertex: JobVertex) -> set[str]:

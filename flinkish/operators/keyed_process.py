@@ -25,8 +25,8 @@ class KeyedProcessOperatorBase(KeyedOperator, ProcessOperatorBase):
     def fire_event_timers(self, watermark: int) -> Iterator[Item]:
         return self._fire(self.timers.event_time, watermark, TimeDomain.EVENT_TIME)
 
-    def fire_processing_timers(self, now_ms: int) -> Iterator[Item]:
-        return self._fire(self.timers.processing_time, now_ms, TimeDomain.PROCESSING_TIME)
+    def fire_processing_timers(self, limit: int) -> Iterator[Item]:
+        return self._fire(self.timers.processing_time, limit, TimeDomain.PROCESSING_TIME)
 
     def _fire(self, queue: TimerQueue, limit: int, domain: TimeDomain) -> Iterator[Item]:
         """Records that a processing-time timer emits have no event time, as in Flink."""

@@ -513,17 +513,20 @@ class KeyedOperator(RuntimeOperator):
         raise NotImplementedError
 
     def fire_processing_time(self, now_ms: int) -> Optional[Iterator[Item]]:
+        limit = now_ms - self.timers.delay_ms
         next_time = self.timers.processing_time.next_time
-        if next_time is None or next_time > now_ms:
+        if next_time is None or next_time > limit:
             return None
-        return self.fire_processing_timers(now_ms)
+        return self.fire_processing_timers(limit)
 
-    def fire_processing_timers(self, now_ms: int) -> Iterator[Item]:
+    def fire_processing_timers(self, limit: int) -> Iterator[Item]:
+        """Those at or below ``limit``."""
         raise NotImplementedError
 
     @property
     def next_processing_time(self) -> Optional[int]:
-        return self.timers.processing_time.next_time
+        next_time = self.timers.processing_time.next_time
+        return None if next_time is None else next_time + self.timers.delay_ms
 
     # ---- figures --------------------------------------------------------------------------------
 

@@ -170,9 +170,12 @@ class KeyedTimerService(TimerService):
     Args:
         scope: has ``current_key`` (the operator's state backend).
         now_ms: processing time.
+
+    A timer for processing time T is due at T + ``delay_ms``: a record that comes within the millisecond T belongs before
+    it, as one with event time T comes before watermark T.  Source: Flink's ``ProcessingTimeServiceUtil``.
     """
 
-
+    delay_ms = 1
 
     def __init__(self, scope: Any, now_ms: Callable[[], int]):
         self._scope = scope

@@ -84,7 +84,7 @@ from flinkish.taskmanager.task_failure import as_failure
 from flinkish.taskmanager.watermark_report import WatermarkReporter
 
 TURN_NS = 1_000_000
-SLICE_RECORDS_FIRST = 8  # doubles with each slice that ends in time: a record may cost a second
+SLICE_RECORDS_FIRST = 1  # doubles with each slice that ends in time: a record may cost a second
 SLICE_RECORDS_MAX = 4096
 SURELY_SLOW_NS = 16 * TURN_NS  # a slice that took less may just have lost the CPU to other processes
 SLICE_ROWS_MIN = 256  # of columns: a smaller slice costs as much

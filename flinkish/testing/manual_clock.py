@@ -1,6 +1,13 @@
-"""A clock that stands still until a test moves it."""
+"""A clock that stands still until a test moves it, and timers that fire by such a clock."""
 
 from __future__ import annotations
+
+import contextlib
+from typing import Iterable, Iterator
+
+from flinkish.operators.chain import OperatorChain
+from flinkish.operators.operator import KeyedOperator
+from flinkish.operators.timers import KeyedTimerService
 
 
 class ManualClock:
@@ -34,3 +41,21 @@ class ManualClock:
 
     def perf_ns(self) -> int:
         return self._now_ns
+
+
+@contextlib.contextmanager
+def timers_at_their_time(chains: Iterable[OperatorChain]) -> Iterator[None]:
+    """Within it timers fire at their very time: no record comes in the same millisecond any more.
+
+    Flink's test harness does so whenever its clock is set.  In a slot, and outside of this, a timer waits until its
+    millisecond is over.
+    """
+    operators = [node.operator for chain in chains for node in chain.nodes]
+    services = [operator.timers for operator in operators if isinstance(operator, KeyedOperator)]
+    for service in services:
+        service.delay_ms = 0
+    try:
+        yield
+    finally:
+        for service in services:
+            service.delay_ms = KeyedTimerService.delay_ms

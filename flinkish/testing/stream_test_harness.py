@@ -86,7 +86,7 @@ from flinkish.storage.checkpoint_storage import CheckpointStorage
 from flinkish.storage.metadata import decode_metadata, encode_metadata
 from flinkish.taskmanager.slot_core import SlotCore
 from flinkish.testing.manual_calls import ManualCallRunner
-from flinkish.testing.manual_clock import ManualClock
+from flinkish.testing.manual_clock import ManualClock, timers_at_their_time
 
 _SLOT = "harness"
 _STORED_WITHIN_MS = 60_000
@@ -295,7 +295,10 @@ class StreamTestHarness:
                 self._ended.add(index)
 
     def set_processing_time(self, ms: int) -> None:
-        """Move the clock to ``ms``, never backwards; timers on the way fire."""
+        """Move the clock to ``ms``, never backwards; timers up to then fire.
+
+        A timer that is registered afterwards for ``ms`` itself waits for the next call, as in Flink's test harness; in a
+        slot it fires when its millisecond is over."""
         while self._calls:  # coroutines that sleep, timeouts and attempts: each at its own time
             timers = [chain.calls.next_time_ms for chain in self._core.chains()]
             timers += [runner.next_timer_ms for runner in self._calls]
@@ -305,7 +308,8 @@ class StreamTestHarness:
             self._clock.set(min(due))
             self._run()
         self._clock.set(ms)
-        self._run()
+        with timers_at_their_time(self._core.chains()):
+            self._run()
 
     def wait_for_async_calls(self, timeout: TimeLike = 10_000) -> None:
         """Run until no call of an asynchronous function is outstanding that waits for the world outside of the test: a

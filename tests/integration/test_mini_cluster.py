@@ -22,8 +22,15 @@ from flinkish.connectors.spi import (
     SplitEnumerator,
 )
 from flinkish.datastream import StreamExecutionEnvironment
-from flinkish.datastream.functions import KeyedProcessFunction, MapFunction, RuntimeContext
+from flinkish.datastream.functions import (
+    KeyedProcessFunction,
+    MapFunction,
+    ProcessWindowFunction,
+    RuntimeContext,
+)
 from flinkish.datastream.state import ValueStateDescriptor
+from flinkish.datastream.window import TumblingProcessingTimeWindows
+from flinkish.common.time import Time
 from flinkish.common.typeinfo import Types
 from flinkish.common.watermark_strategy import WatermarkStrategy
 from flinkish.errors import (
@@ -313,3 +320,17 @@ def test_a_failed_job_is_logged_only_when_nobody_waits_to_be_told(cluster, logge
     bad_job().execute_async("alone")
     assert "name='alone'" in logged_errors.get(timeout=60).getMessage()
     assert logged_errors.empty()
+
+
+class StartAndCount(ProcessWindowFunction):
+    def process(self, key, context, elements):
+        yield context.window().start, len(list(elements))
+
+
+def test_a_window_of_the_clock_fires_once_whatever_comes_in_its_last_millisecond(cluster, collect):
+    env = cluster.get_execution_environment()
+    env.set_parallelism(1)
+    by_clock = TumblingProcessingTimeWindows.of(Time.milliseconds(5))
+    fired = collect(env.from_sequence(1, 200_000).key_by(lambda n: 0).window(by_clock).process(StartAndCount()))
+    assert len({start for start, _ in fired}) == len(fired) > 1
+    assert sum(count for _, count in fired) <= 200_000  # the last window is not over when the input ends

@@ -366,8 +366,8 @@ class WindowOperator(WindowOperatorBase):
     def fire_event_timers(self, watermark: int) -> Iterator[Item]:
         return self._fire_timers(self.timers.event_time, watermark, True)
 
-    def fire_processing_timers(self, now_ms: int) -> Iterator[Item]:
-        return self._fire_timers(self.timers.processing_time, now_ms, False)
+    def fire_processing_timers(self, limit: int) -> Iterator[Item]:
+        return self._fire_timers(self.timers.processing_time, limit, False)
 
     def _fire_timers(self, queue: TimerQueue, limit: int, event_time: bool) -> Iterator[Item]:
         role = "on_event_time" if event_time else "on_processing_time"

@@ -113,6 +113,19 @@ def test_a_generator_in_mid_stream_holds_back_instead_of_the_source():
     assert 'the watermark generator "times" of' in str(found)
 
 
+def test_a_silent_source_before_a_generator_is_waited_for_and_not_called_idle():
+    def build(stream):
+        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value)
+        return stream.assign_timestamps_and_watermarks(strategy).name("times").rebalance().map(str)
+
+    with StreamTestHarness(build) as harness:
+        harness.process_watermark_status(idle=True)  # as of a reader that has not said anything yet
+        found = explain(harness)
+    assert [holder["kind"] for holder in found.held_by] == ["GENERATOR"]
+    assert found.data["idle"] == []
+    assert found.data["vertices"][0]["subtasks"][0]["state"] == "ACTIVE"
+
+
 def test_a_paused_source_is_named_and_holds_nothing_back():
     def build(stream):
         return stream.map(str)

@@ -11,6 +11,7 @@ from flinkish.messages.deployment import TaskRestore
 from flinkish.messages.elements import RowBatch, Watermark, WatermarkStatus
 from flinkish.operators.chain import OperatorChain
 from flinkish.operators.output import RecordWriter, TaskEnvironment
+from flinkish.testing.manual_clock import timers_at_their_time
 
 
 class ListWriter(RecordWriter):
@@ -148,6 +149,11 @@ class Chain:
         return self
 
     def time(self, ms):
+        with timers_at_their_time([self.chain]):
+            return self.slot_time(ms)
+
+    def slot_time(self, ms):
+        """As a slot does: timers for ``ms`` itself fire later."""
         self.clock.ms = ms
         self.run(self.chain.on_processing_time(ms))
         return self

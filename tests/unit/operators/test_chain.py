@@ -360,8 +360,10 @@ def test_timers_fire_before_the_watermark_that_makes_them_due(fused):
         (("a", 9, 9, "event", 9), 9), (("a", 9, 9, "event", 9), 9), Watermark(9),
     ]  # fmt: skip
     assert chain.chain.num_event_time_timers() == 1
-    assert chain.chain.next_processing_time() == 1_009
-    chain.time(1_020)
+    assert chain.chain.next_processing_time() == 1_010  # when its millisecond is over
+    chain.slot_time(1_009)
+    assert len(chain.output) == 3
+    chain.slot_time(1_021)
     assert [e for e in chain.output[3:]] == [
         (("a", 1_009, 1_009, "processing", 9), None), (("b", 1_020, 1_020, "processing", 9), None),
     ]  # fmt: skip

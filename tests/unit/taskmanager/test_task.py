@@ -136,7 +136,7 @@ def test_a_record_that_costs_a_second_does_not_take_a_slice_along():
         before = len(world.log.records("source", 0))
         world.tasks["source"].run_turn()
         sizes.append(len(world.log.records("source", 0)) - before)
-    assert sizes[0] <= 8 and sizes[-1] == 1
+    assert sizes == [1] * 6  # also the first: a processing-time timer or a barrier may be waiting
 
 
 def test_without_room_nothing_is_taken_and_time_counts_as_backpressured():

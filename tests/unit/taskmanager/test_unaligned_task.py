@@ -100,7 +100,7 @@ def test_a_record_that_makes_more_than_outputs_may_be_overdrawn_by_holds_it_up(m
     assert set(world.acknowledged) == {"source"}
     for task in world.slots.slots["expand"].tasks.values():
         assert all(channel.pending_records < 300 for writer in task.writers for channel in writer.channels)
-    world.run("source", "expand", "sink", rounds=400)  # the slice in work has up to eight such records
+    world.run("source", "expand", "sink", rounds=400)
     assert set(world.acknowledged) == {"source", "expand", "sink"}
 
 

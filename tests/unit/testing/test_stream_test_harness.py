@@ -19,6 +19,7 @@ from flinkish import (
     ValueStateDescriptor,
 )
 from flinkish.datastream.forgotten_sinks import forget_waiting_sinks, report_forgotten_sinks
+from flinkish.datastream.window import ProcessingTimeSessionWindows, TumblingProcessingTimeWindows
 from flinkish.errors import InvalidJobError, UnstableKeyError, UserFunctionError
 from flinkish.testing import StreamRecord, StreamTestHarness, Watermark
 
@@ -97,6 +98,46 @@ def test_processing_time_stands_still_until_the_test_moves_it(options):
         harness.clear_output()
         harness.set_processing_time(110)
         assert harness.output == [StreamRecord(("remind", "a", 110), None)]
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_what_comes_within_the_millisecond_of_a_timer_comes_before_it(backend):
+    """As in Flink, whose timers wait one millisecond more; so the last one of a window does not fire record by record."""
+
+    def sums(window):
+        return lambda stream: stream.key_by(lambda v: v[0]).window(window).reduce(lambda a, b: (a[0], a[1] + b[1]))
+
+    with StreamTestHarness(sums(TumblingProcessingTimeWindows.of(Time.milliseconds(3_000))), backend) as harness:
+        harness.set_processing_time(2_999)
+        harness.process_elements([(("a", 2), None), (("a", 4), None)])
+        assert harness.output == []
+        harness.set_processing_time(3_000)
+        assert harness.output == [StreamRecord(("a", 6), 2_999)]
+    with StreamTestHarness(sums(ProcessingTimeSessionWindows.with_gap(Time.milliseconds(10))), backend) as harness:
+        harness.process_element(("a", 1))
+        harness.set_processing_time(8)
+        harness.process_element(("a", 2))
+        harness.set_processing_time(16)
+        harness.process_element(("a", 3))
+        harness.set_processing_time(25)
+        assert harness.output == [StreamRecord(("a", 6), 25)]
+
+
+def test_a_timer_for_now_fires_when_the_millisecond_is_over(options):
+    class Now(KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            ctx.timer_service().register_processing_time_timer(ctx.timer_service().current_processing_time())
+            yield value
+
+        def on_timer(self, timestamp, ctx):
+            yield timestamp, ctx.timer_service().current_processing_time()
+
+    with StreamTestHarness(lambda s: s.key_by(lambda v: 0).process(Now()), configuration=options) as harness:
+        harness.set_processing_time(100)
+        harness.process_element("first")
+        harness.process_element("second")
+        harness.set_processing_time(101)
+        assert [record.value for record in harness.output] == ["first", "second", (100, 101)]
 
 
 def test_two_inputs_share_state_and_the_smaller_watermark():
