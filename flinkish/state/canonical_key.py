@@ -24,8 +24,9 @@ the equal forms came first::
     frozen dataclass                                        the same class, canonical fields
     Row                                                     a Row of canonical fields, names sorted
 
-Numbers: an integral value below 2**128 is an int; else a value that a float holds exactly is a
-float; else an int, a Decimal without trailing zeros, or a Fraction.  So 1e300 stays a float.
+Numbers: an integral value is an int; else a value that a float holds exactly is a float; else a
+Decimal without trailing zeros, or a Fraction.  So every int is its own canonical form, which
+generated code relies on, and 1e300 is an int.
 
 Two points where Python's ``==`` is not an equivalence, and what is done:
 
@@ -56,7 +57,6 @@ import numpy as np
 from flinkish.common.types import Row
 from flinkish.errors import UnstableKeyError
 
-_INT_LIMIT = 1 << 128  # an integral float below this is an int key, above it stays a float
 _DIGITS_MAX = 4_000  # of a number; keeps Decimal("1E+999999999") from filling the memory
 _MICROSECOND = dt.timedelta(microseconds=1)
 _DAY_US = 86_400_000_000
@@ -201,21 +201,11 @@ def _same(key: Any, note: _Unstorable) -> Any:
     return key
 
 
-def _int(key: int, note: _Unstorable) -> Any:
-    if -_INT_LIMIT < key < _INT_LIMIT:
-        return key
-    try:
-        as_float = float(key)
-    except OverflowError:
-        return key
-    return as_float if as_float == key else key
-
-
 def _float(key: float, note: _Unstorable) -> Any:
     if key != key:
         note.found = True
         return NAN
-    if -_INT_LIMIT < key < _INT_LIMIT and key.is_integer():
+    if key.is_integer():
         return int(key)
     return key
 
@@ -237,7 +227,7 @@ def _decimal(key: Decimal, note: _Unstorable) -> Any:
     if end + max(exponent, 0) > _DIGITS_MAX or exponent < -_DIGITS_MAX:
         raise _refuse_digits(key)
     if exponent >= 0:
-        return _int(int(Decimal((sign, digits, exponent))), note)
+        return int(Decimal((sign, digits, exponent)))
     exact = Decimal((sign, digits, exponent))
     as_float = float(exact)
     # from_float and == are exact, whatever the precision of the context.
@@ -247,7 +237,7 @@ def _decimal(key: Decimal, note: _Unstorable) -> Any:
 def _fraction(key: Fraction, note: _Unstorable) -> Any:
     numerator, denominator = key.numerator, key.denominator
     if denominator == 1:
-        return _int(numerator, note)
+        return numerator
     twos = fives = 0
     rest = denominator
     while rest % 2 == 0:
@@ -538,7 +528,7 @@ _EXACT: dict[type, Callable[[Any, _Unstorable], Any]] = {
     str: _same,
     bytes: _same,
     bool: lambda key, note: 1 if key else 0,
-    int: _int,
+    int: _same,
     float: _float,
     _NotANumber: _same,
     Decimal: _decimal,
@@ -558,7 +548,7 @@ _EXACT: dict[type, Callable[[Any, _Unstorable], Any]] = {
 _SUBCLASSES: tuple[tuple[type, Callable[[Any], Any], Callable[[Any, _Unstorable], Any]], ...] = (
     (str, str.__str__, _same),
     (bytes, lambda key: bytes.__getitem__(key, slice(None)), _same),
-    (int, int.__int__, _int),
+    (int, int.__int__, _same),
     (float, float.__float__, _float),
     (complex, lambda key: complex(key.real, key.imag), _complex),
     (tuple, lambda key: tuple.__getitem__(key, slice(None)), _tuple),

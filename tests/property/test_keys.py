@@ -190,3 +190,10 @@ def _row(value):
 def test_rows_and_columns_have_equal_key_groups(column, max_parallelism):
     by_row = [key_group(canonical_key(_row(v)), max_parallelism) for v in column.to_pylist()]
     assert key_groups_of_column(column, max_parallelism).tolist() == by_row
+
+
+@given(st.integers() | st.integers(0, 1_000).map(lambda bits: 1 << bits) | st.floats(1e30, 1.7e308).map(int))
+def test_an_int_is_its_own_canonical_form(key):
+    """Generated loops take ints as they are."""
+    assert canonical_key(key) is key and canonical_key(-key) == -key
+    assert type(canonical_key(Decimal(key))) is int

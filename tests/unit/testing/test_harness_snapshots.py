@@ -285,6 +285,21 @@ def in_parts(scenario: Scenario, cut: Callable[..., Any], options: dict, backend
     assert in_any_order(found) == in_any_order(expected)
 
 
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_ints_beyond_what_most_floats_hold_keep_their_state_over_a_rescale(backend):
+    keys = [sign * (1 << bits) for bits in range(60, 300, 7) for sign in (1, -1)] + [2.0**200 + 2.0**150, 3 * 2**150]
+
+    def build(stream):
+        return stream.key_by(lambda pair: pair[0]).reduce(lambda a, b: (a[0], a[1] + b[1])).uid("sum")
+
+    with StreamTestHarness(build, backend, 2) as harness:
+        harness.process_elements([((key, 1), None) for key in keys])
+        snapshot = harness.snapshot()
+    with StreamTestHarness.restore(build, snapshot, 3, backend) as harness:
+        harness.process_elements([((key, 1), None) for key in keys])
+        assert sorted(record.value[1] for record in harness.output) == [2] * len(keys)
+
+
 def test_the_harness_goes_on_after_a_snapshot_and_what_comes_then_is_not_in_it():
     with StreamTestHarness(SCENARIOS["reduce"].build) as harness:
         harness.process_element(("a", 1))
