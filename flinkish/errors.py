@@ -153,7 +153,11 @@ class CheckpointStorageError(ExternalError):
 
 
 class CorruptSnapshotError(CheckpointStorageError):
-    """A file of a checkpoint is cut off, damaged, or of a newer version; reading it again will not help."""
+    """A file of a checkpoint is cut off, damaged, or of a newer version; reading it again will not help.
+
+    Fields:
+        completed: False where the folder has no `_metadata`, so that nothing of the checkpoint is published.
+    """
 
     retryable = False
 

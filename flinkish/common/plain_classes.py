@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copyreg
+import dataclasses
+from typing import Any, Callable, Optional
 
 
 def is_plain(kind: type) -> bool:
@@ -28,5 +30,20 @@ def is_made_plainly(kind: type) -> bool:
     return all(base.__flags__ & _HEAP_TYPE for base in kind.__mro__[:-1])
 
 
+def default_maker(field: dataclasses.Field) -> Optional[Callable[[], Any]]:
+    """Makes the default of a dataclass's field; None: it has none.
+
+    A class that came by value, through cloudpickle itself, has a copy of ``dataclasses.MISSING``: which
+    object it is says nothing then, its type does.
+    """
+    default = field.default
+    if not isinstance(default, _MISSING_TYPE):
+        return lambda: default
+    if not isinstance(field.default_factory, _MISSING_TYPE):
+        return field.default_factory
+    return None
+
+
+_MISSING_TYPE = type(dataclasses.MISSING)
 _HOOKS = ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__")
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement

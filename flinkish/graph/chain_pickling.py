@@ -73,7 +73,8 @@ class _DriverObjectFound(Exception):
 class _Pickler(cloudpickle.Pickler):
     """cloudpickle that stops at Spark's driver objects, and keeps what some of its versions lose: the file
     name of code (they write "<dynamic-code>", and then the user's traceback shows neither file nor line),
-    and the slots of a class (its objects then pickle in another form than those of the driver).  What
+    the slots of a class (its objects then pickle in another form than those of the driver), and that
+    ``dataclasses.MISSING`` is one object (libraries ask with ``is`` whether a field has a default).  What
     would go by its name in ``__main__``, which the slot does not have, goes by value too: functions with
     a ``functools.cache``, which comes empty, and ``typing.NewType``."""
 
@@ -84,6 +85,8 @@ class _Pickler(cloudpickle.Pickler):
                 obj.co_filename if isinstance(item, str) and item == "<dynamic-code>" else item
                 for item in arguments
             )
+        if obj is dataclasses.MISSING:
+            return "MISSING"  # by its name in the module of its class
         if _is_driver_object(obj):
             raise _DriverObjectFound(_type_name(obj))
         if isinstance(obj, (_CachedFunction, typing.NewType)) and not _is_importable(obj):

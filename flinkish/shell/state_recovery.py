@@ -231,7 +231,14 @@ def newest_of_name(
             log.warning("a folder of checkpoints is passed over job=%s why=%r", job_id, error.why)
             continue
         for half in passed_over:
-            log.warning("a checkpoint is passed over location=%s why=%r", half.location, half.problem)
+            if half.completed:  # then its results were published, and records after an older one are read again
+                log.warning(
+                    "a checkpoint is passed over, what was published since the one before it may be published twice "
+                    "location=%s why=%r",
+                    half.location, half.problem,
+                )  # fmt: skip
+            else:
+                log.warning("a checkpoint is passed over location=%s why=%r", half.location, half.problem)
         if found is None or found.job_name != job_name:
             continue
         if newest is None or (found.completed_ms, found.checkpoint_id) > (newest.completed_ms, newest.checkpoint_id):

@@ -54,6 +54,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
+from flinkish.common.plain_classes import default_maker
 from flinkish.common.types import Row
 from flinkish.errors import UnstableKeyError
 
@@ -486,11 +487,8 @@ class _DataclassPlan:
 
 
 def dataclass_default(field: dataclasses.Field) -> Any:
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return None
+    make = default_maker(field)
+    return None if make is None else make()
 
 
 _plans: dict[type, Optional[_DataclassPlan]] = {}

@@ -21,7 +21,7 @@ from flinkish.errors import CorruptSnapshotError, FlinkishError, StateMigrationE
 from flinkish.state.declared_types import DeclaredType
 from flinkish.state.serializers import LayoutReader, LayoutWriter, RecordLayout, is_built_in
 
-VERSION = 1
+VERSION = 2  # 1 had no types of fields in record layouts
 
 _HEADER = struct.Struct("<cBI")
 _MARK = b"E"  # a pickle begins with 0x80

@@ -2,17 +2,19 @@
 
 Built-in values are written as they are.  Objects of dataclasses (frozen and with slots too) and
 NamedTuples are written as the values of their fields, beside one ``RecordLayout`` for each class: its
-name and field names.  That holds wherever such an object lies: as a value, in a list state, in a
-dict, in another record.  All other objects go by pickle, protocol 5, under the name of their class.
+name, field names and their types as text (``field_types``).  That holds wherever such an object lies:
+as a value, in a list state, in a dict, in another record.  All other objects go by pickle, protocol 5,
+under the name of their class.
 
 When they are read, the layout is compared with the class of that name as it is now::
 
-    same fields                               the object, its ``__init__`` is not called
+    same fields and types                     the object, its ``__init__`` is not called
     class has a classmethod __migrate_state__ it is called with {old field: value} and returns the object
     fields were added, all with a default     the default (a default_factory is called for each object)
     fields were removed                       their values are dropped; refused where keys of a map become equal by that
     some added and some removed               refused: they may have been renamed, and dropping would lose them
     fields were added without a default       refused
+    a field has another type                  refused, unless each value of the old type is one of the new type
     the class is gone                         refused; an alias at its old place (``Old = New``) leads to the new one
 
 A hook in full::
@@ -29,9 +31,10 @@ A hook in full::
 It stands on the class, because a class travels to the slots with the job, also from ``__main__``, and
 because values of a reduce or a window have a class but no descriptor.
 
-Defaults of the old class are not kept: an object was saved with all of its values.  Annotations of
-fields are not compared: they are advice in Python, and ``Optional[int]`` is ``int | None``.  Types that a
-state descriptor declares are compared (``declared_types``).
+Defaults of the old class are not kept: an object was saved with all of its values.  Types of fields are
+compared as they are declared, values are not looked at; layouts of older versions have none, and what an
+annotation leaves open fits everything.  Types that a state descriptor declares are compared too
+(``declared_types``).
 """
 
 from __future__ import annotations
@@ -46,34 +49,37 @@ from typing import Any, Callable, Iterable, Optional, Sequence
 
 import cloudpickle
 
-from flinkish.common.plain_classes import has_own_pickling, is_made_plainly, is_plain
+from flinkish.common.plain_classes import default_maker, has_own_pickling, is_made_plainly, is_plain
 from flinkish.common.types import Row, RowKind
 from flinkish.errors import InternalError, StateMigrationError
+from flinkish.state.field_types import field_types, fits
 
 MIGRATION_HOOK = "__migrate_state__"
 
 
 @dataclass(frozen=True)
 class RecordLayout:
-    """What one class looked like: its fields in order, and those that had no value in the objects."""
+    """What one class looked like: its fields in order, those that had no value in the objects, and the types
+    of ``fields``, empty in files of older versions."""
 
     kind: str  # "dataclass" or "namedtuple"
     module: str
     qualname: str
     fields: tuple[str, ...]
     unset: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         return f"{self.module}.{self.qualname}"
 
     def to_json(self) -> list:
-        return [self.kind, self.module, self.qualname, list(self.fields), list(self.unset)]
+        return [self.kind, self.module, self.qualname, list(self.fields), list(self.unset), list(self.types)]
 
     @classmethod
     def from_json(cls, found: Any) -> "RecordLayout":
-        kind, module, qualname, fields, unset = found
-        return cls(kind, module, qualname, tuple(fields), tuple(unset))
+        kind, module, qualname, fields, unset, *types = found
+        return cls(kind, module, qualname, tuple(fields), tuple(unset), *map(tuple, types))
 
 
 # ---- writing ------------------------------------------------------------------------------------
@@ -196,12 +202,9 @@ class LayoutWriter:
         number = self._numbers.get(key)
         if number is None:
             cls = form.cls
+            fields = tuple(name for name in form.fields if name not in unset)
             layout = RecordLayout(
-                form.kind,
-                cls.__module__,
-                cls.__qualname__,
-                tuple(name for name in form.fields if name not in unset),
-                unset,
+                form.kind, cls.__module__, cls.__qualname__, fields, unset, field_types(cls, fields)
             )
             if _find(layout) is not cls:
                 raise pickle.PicklingError(
@@ -388,11 +391,17 @@ class RecordBuilder:
         self.migrate: Optional[Callable[[dict], Any]] = None
         self._defaults: list[tuple[str, Callable[[], Any]]] = []
         self._same = form.fields == layout.fields
-        if not self._same and set(form.fields) != set(layout.fields) | set(layout.unset):
-            self._compare()
+        types = dict(zip(form.fields, field_types(cls, form.fields)))
+        changed = [
+            f"{name} was {old} and is now {types[name]}"
+            for name, old in zip(layout.fields, layout.types)
+            if name in types and not fits(old, types[name])
+        ]
+        if changed or set(form.fields) != {*layout.fields, *layout.unset}:
+            self._compare(changed)
         self.make_many = self._choose_make_many()
 
-    def _compare(self) -> None:
+    def _compare(self, changed: list[str]) -> None:
         layout, form = self.layout, self.form
         known = {*layout.fields, *layout.unset}
         added = [name for name in form.fields if name not in known]
@@ -401,6 +410,12 @@ class RecordBuilder:
         if hook is not None:
             self.migrate = hook
             return
+        if changed:
+            raise self._refusal(
+                f"as {layout.name}{_listed(layout.fields)}, and fields have other types: {'; '.join(changed)}",
+                f"restore the old type, or give the class a classmethod {MIGRATION_HOOK}(cls, old), which gets "
+                "the old fields as a dict and returns the object",
+            )
         defaults = _defaults(self.cls, form.kind)
         needed = [name for name in added if name not in defaults]
         if needed or (added and removed):
@@ -525,10 +540,9 @@ def _defaults(cls: Any, kind: str) -> dict[str, Callable[[], Any]]:
         return {name: _constant(value) for name, value in cls._field_defaults.items()}
     found: dict[str, Callable[[], Any]] = {}
     for field in dataclasses.fields(cls):
-        if field.default is not dataclasses.MISSING:
-            found[field.name] = _constant(field.default)
-        elif field.default_factory is not dataclasses.MISSING:
-            found[field.name] = field.default_factory
+        make = default_maker(field)
+        if make is not None:
+            found[field.name] = make
     return found
 
 

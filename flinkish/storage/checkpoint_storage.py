@@ -22,7 +22,7 @@ import os
 import re
 import secrets
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Callable, Iterable, Mapping, Optional, TypeVar
+from typing import Any, BinaryIO, Callable, Iterable, Iterator, Mapping, Optional, TypeVar
 
 import pyarrow as pa
 from pyarrow import fs
@@ -50,11 +50,13 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
-    """A folder ``chk-<checkpoint_id>``; ``problem``: why it is no whole checkpoint, None when it is one."""
+    """A folder ``chk-<checkpoint_id>``; ``problem``: why it is no whole checkpoint, None when it is one;
+    ``completed``: it has a `_metadata`, so what belongs to it may be published."""
 
     checkpoint_id: int
     location: str
-    problem: Optional[str] = None
+    problem: Optional[str]
+    completed: bool
 
 
 @dataclass(frozen=True)
@@ -342,7 +344,11 @@ class CheckpointStorage:
             if info[1].type == fs.FileType.NotFound:
                 why = "there is no such folder"
             raise CorruptSnapshotError(
-                "could not find a checkpoint", where=location, why=why, do="name a folder that has a _metadata"
+                "could not find a checkpoint",
+                where=location,
+                why=why,
+                do="name a folder that has a _metadata",
+                completed=False,
             )
         if info[0].size > METADATA_BYTES_MAX:
             raise CorruptSnapshotError(
@@ -400,35 +406,32 @@ class CheckpointStorage:
 
     def list_checkpoints(self, job_id: str) -> list[FoundCheckpoint]:
         """All folders ``chk-<n>`` of a job, newest first, those that are not whole with the reason."""
-        found = []
-        for checkpoint_id, path in self._checkpoint_folders(job_id):
-            location = self._uri(path)
-            try:
-                checkpoint = self._load(self._fs, path, location)
-                problem = None
-                if checkpoint.job_id != job_id or checkpoint.checkpoint_id != checkpoint_id:
-                    problem = f"its metadata are those of checkpoint {checkpoint.checkpoint_id} of {checkpoint.job_id}"
-            except CorruptSnapshotError as error:
-                problem = error.why
-            found.append(FoundCheckpoint(checkpoint_id, location, problem))
-        return found
+        return [found for found, _ in self._checkpoints(job_id)]
 
     def newest_complete(self, job_id: str) -> tuple[Optional[CompletedCheckpoint], list[FoundCheckpoint]]:
         """The newest whole checkpoint of a job, and the newer folders that are none, to be told."""
         passed_over = []
+        for found, checkpoint in self._checkpoints(job_id):
+            if checkpoint is not None:
+                return checkpoint, passed_over
+            passed_over.append(found)
+        return None, passed_over
+
+    def _checkpoints(self, job_id: str) -> Iterator[tuple[FoundCheckpoint, Optional[CompletedCheckpoint]]]:
+        """Newest first, each with its metadata if it is whole."""
         for checkpoint_id, path in self._checkpoint_folders(job_id):
             location = self._uri(path)
             try:
                 checkpoint = self._load(self._fs, path, location)
             except CorruptSnapshotError as error:
-                passed_over.append(FoundCheckpoint(checkpoint_id, location, error.why))
+                completed = error.fields.get("completed", True)
+                yield FoundCheckpoint(checkpoint_id, location, error.why, completed), None
                 continue
             if checkpoint.job_id == job_id and checkpoint.checkpoint_id == checkpoint_id:
-                return checkpoint, passed_over
-            passed_over.append(
-                FoundCheckpoint(checkpoint_id, location, f"its metadata are of job {checkpoint.job_id}")
-            )
-        return None, passed_over
+                yield FoundCheckpoint(checkpoint_id, location, None, True), checkpoint
+                continue
+            why = f"its metadata are those of checkpoint {checkpoint.checkpoint_id} of {checkpoint.job_id}"
+            yield FoundCheckpoint(checkpoint_id, location, why, True), None
 
     def _checkpoint_folders(self, job_id: str) -> list[tuple[int, str]]:
         path = self._path(self._job(job_id))

@@ -2,8 +2,10 @@
 
 Written last, so a folder that has a whole one is a whole checkpoint.  Files that lie in the folder itself
 are named relative to it, so a savepoint's folder can be moved or copied; others (shared files) by URI.
-Bytes are base64.  The last member, ``"end": true``, tells a document that was cut off from a whole one where
-a store does not.  A newer version is refused with both numbers; fields that this version does not know are not.
+Bytes are base64.  The last member, ``"crc32":"<8 digits>"``, is the checksum of all bytes before the comma in
+front of it, and every version from 2 on ends so; version 1 ended with ``"end":true``, which told a document that
+was cut off, but none that was damaged.  A newer version is refused with both numbers; fields that this version does
+not know are not.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import binascii
 import dataclasses
 import json
 from typing import Any, Callable, Mapping
+from zlib import crc32
 
 from flinkish.errors import CorruptSnapshotError
 from flinkish.messages.checkpoints import (
@@ -36,7 +39,7 @@ from flinkish.messages.checkpoints import (
 from flinkish.messages.deployment import EdgeDescriptor
 
 FORMAT = "flinkish-checkpoint"
-VERSION = 1
+VERSION = 2  # 1 had no checksum
 #: How each document begins, and those of Flink (``Checkpoints.HEADER_MAGIC_NUMBER``).
 _HEAD = b'{"format":"%s"' % FORMAT.encode()
 _FLINK_HEAD = bytes.fromhex("4960672d")
@@ -59,9 +62,17 @@ def encode_metadata(checkpoint: CompletedCheckpoint) -> bytes:
         "operators": [_operator_to_json(operator, files) for operator in checkpoint.operators.values()],
         "in_flight": [_vertex_to_json(vertex, files) for vertex in checkpoint.in_flight],
         "commits": [_commit_to_json(commit) for commit in checkpoint.commits],
-        "end": True,
     }
-    return json.dumps(document, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    data = json.dumps(document, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    return data[:-1] + _end(data[:-1])
+
+
+def _end(data: bytes) -> bytes:
+    """What follows on ``data``, the document without its last bracket."""
+    return b',"crc32":"%08x"}' % crc32(data)
+
+
+_END_SIZE = len(_end(b""))
 
 
 def decode_metadata(data: bytes, location: str) -> CompletedCheckpoint:
@@ -79,6 +90,8 @@ def decode_metadata(data: bytes, location: str) -> CompletedCheckpoint:
     version = document.get("version")
     if type(version) is not int or version < 1:
         raise _corrupt(location, f"it has the unknown version {version!r:.100}")
+    if version > 1 and data[-_END_SIZE:] != _end(data[:-_END_SIZE]):
+        raise _corrupt(location, f"it is cut off or damaged, it has {len(data)} bytes: its checksum is wrong")
     if version > VERSION:
         raise CorruptSnapshotError(
             "could not read the metadata of a newer flinkish",
@@ -88,6 +101,8 @@ def decode_metadata(data: bytes, location: str) -> CompletedCheckpoint:
             version=version,
         )
     try:
+        if version == 1 and document["end"] is not True:
+            raise ValueError("it has no end")
         return _checkpoint_from_json(document, _Files(location))
     except KeyError as error:
         raise _corrupt(location, f"it is damaged: {error} is missing") from error
@@ -118,8 +133,6 @@ def _corrupt(location: str, why: str) -> CorruptSnapshotError:
 
 
 def _checkpoint_from_json(document: Mapping[str, Any], files: "_Files") -> CompletedCheckpoint:
-    if document["end"] is not True:
-        raise ValueError("it has no end")
     operators = [_operator_from_json(operator, files) for operator in document["operators"]]
     return CompletedCheckpoint(
         job_id=_typed(document["job_id"], str),

@@ -352,9 +352,10 @@ with open(sys.argv[1], "wb") as file:
 """
 
 _SLOT = """
-import pickle, sys
+import dataclasses, pickle, sys
 classes, function = pickle.load(open(sys.argv[1], "rb"))
 classes = pickle.loads(classes)
+assert all(dataclasses.fields(classes[name])[0].default is dataclasses.MISSING for name in ("Base", "Slots"))
 main = sys.modules["__main__"]
 vars(main).update(classes)
 sub, color, pair, slots, more, named = pickle.loads(function)()

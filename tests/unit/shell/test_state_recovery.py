@@ -79,6 +79,18 @@ def test_latest_is_the_newest_complete_checkpoint_of_a_job_with_that_name(tmp_pa
     assert settings_of(settings, name="new").restored is None
 
 
+def test_a_complete_checkpoint_that_is_passed_over_is_told_with_what_it_costs(tmp_path, caplog):
+    good, damaged = store(tmp_path, "a" * 32, 3), store(tmp_path, "a" * 32, 4)
+    CheckpointStorage(tmp_path).create_folder(f"{tmp_path}/{'a' * 32}/chk-5")  # never completed
+    metadata = tmp_path / ("a" * 32) / "chk-4" / "_metadata"
+    metadata.write_bytes(metadata.read_bytes().replace(b'"completed_ms":1', b'"completed_ms":2'))
+    settings = {"execution.checkpointing.dir": str(tmp_path), "execution.state-recovery.path": "latest"}
+    assert settings_of(settings).restored == good
+    told = [record.getMessage() for record in caplog.records if "passed over" in record.getMessage()]
+    assert f"location={damaged.location} why='it is cut off or damaged" in told[1] and len(told) == 2
+    assert ["published twice" in message for message in told] == [False, True]
+
+
 def test_a_path_is_not_claimed_unless_that_is_asked_for(tmp_path):
     checkpoint = store(tmp_path, "a" * 32, 9)
     settings = {"execution.savepoint.path": checkpoint.location}

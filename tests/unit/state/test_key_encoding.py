@@ -252,6 +252,13 @@ class CaseBlind(str):
         return hash(self.lower())
 
 
+def test_fields_that_do_not_count_are_reset_in_a_class_that_travelled_by_value_too(script):
+    text = "@dataclass(frozen=True)\nclass Route:\n    day: int\n    note: str = field(compare=False)\n"
+    made = script(text + "    seats: list = field(compare=False, default_factory=list)")
+    assert canonical_key(made.Route(1, "window", [3])) == made.Route(1, None, [])
+    assert (canonical_key(made.Route(1, "x", [3])).note, canonical_key(made.Route(1, "x", [3])).seats) == (None, [])
+
+
 @dataclasses.dataclass
 class Mutable:
     x: int

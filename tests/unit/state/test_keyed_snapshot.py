@@ -422,7 +422,7 @@ def test_the_error_has_path_and_offset():
 def test_a_newer_version_is_refused_with_both_numbers():
     data = bytearray(snapshot(["a"], [1]))
     data[4:6] = struct.pack("<H", 7)
-    with pytest.raises(CorruptSnapshotError, match="version 7, this flinkish reads up to 2"):
+    with pytest.raises(CorruptSnapshotError, match="version 7, this flinkish reads up to 3"):
         KeyedSnapshotReader(bytes(data))
 
 
@@ -538,6 +538,61 @@ def test_a_hook_makes_the_new_object_from_the_old_fields(module, form):
         "        return cls(old['user'].upper(), old['count'] * 10)"
     ).Visit
     assert restored(data) == (new("X", 10), new("Y", 20))
+
+
+@pytest.mark.parametrize("form", ["", "(frozen=True)"])
+def test_a_class_that_travelled_by_value_changes_in_the_same_way(script, form):
+    data = saved(script, OLD.format(form))
+    new = script(OLD.format(form) + "\n    tags: list = field(default_factory=list)\n    n: int = 7").Visit
+    assert dataclasses.fields(new)[0].default is not dataclasses.MISSING, "it is a copy"
+    assert restored(data) == (new("x", 1, [], 7), new("y", 2, [], 7))
+    script(OLD.format(form) + "\n    day: float")
+    with pytest.raises(StateMigrationError, match="day came new and without a default"):
+        restored(data)
+    script(OLD.format(form).replace("int", "str"))
+    with pytest.raises(StateMigrationError, match="count was int and is now str"):
+        restored(data)
+
+
+@pytest.mark.parametrize("head", [*(f"@dataclass{form}\nclass Visit:" for form in FORMS), "class Visit(NamedTuple):"])
+def test_a_field_of_another_type_is_refused_or_migrated(module, head):
+    data = saved(module, head + "\n    user: str\n    count: int")
+    text = head + "\n    user: str\n    count: list[str]"
+    module(text + "\n    n: int = 7")
+    for part in data:
+        with pytest.raises(StateMigrationError) as caught:
+            values_of(part)
+        error = caught.value
+        assert error.why == (
+            "it was saved as program_of_test.Visit(user, count), and fields have other types: "
+            "count was int and is now list[str]"
+        )
+        assert error.where == 'operator "op", state "s"' and "__migrate_state__" in error.do
+    hook = (
+        "    @classmethod\n    def __migrate_state__(cls, old):\n"
+        "        return cls(old['user'], [str(old['count'])])"
+    )
+    new = module(f"{text}\n{hook}").Visit
+    assert restored(data) == (new("x", ["1"]), new("y", ["2"]))
+
+
+def test_fields_that_are_declared_otherwise_and_mean_the_same_are_no_change(module):
+    data = saved(module)
+    imports = "from __future__ import annotations\nfrom typing import Optional\n"
+    made = module(imports + OLD.format("").replace("int", "Optional[int]"))
+    assert restored(data) == (made.Visit("x", 1), made.Visit("y", 2))
+
+
+def test_a_file_whose_layouts_have_no_types_is_read(module):
+    """As version 2 has written it."""
+    data = saved(module)[1]
+    footer = json.loads(footer_of(data))
+    assert footer["layouts"][0].pop() == ["str", "int"]
+    text = json.dumps(footer).encode()
+    body = data[:4] + struct.pack("<H", 2) + data[6 : len(data) - 16 - len(footer_of(data))]
+    new = module(OLD.format("").replace("int", "float")).Visit
+    found = values_of(body + text + struct.pack("<QI4s", len(text), crc32(text), b"SKLF"))
+    assert found == {"a": new("x", 1)}
 
 
 def test_a_hook_is_not_asked_when_nothing_has_changed(module):

@@ -106,6 +106,17 @@ def test_a_hook_makes_the_new_object_from_the_old_fields(module, kind):
     assert restored(kind, handle) == [new("X", 10), new("Y", 20)]
 
 
+def test_a_field_of_another_type_is_refused_or_migrated(module, kind):
+    handle = saved(kind, [module(OLD.format("")).Visit("x", 1)])
+    text = "@dataclass\nclass Visit:\n    user: str\n    count: str"
+    module(text)
+    with pytest.raises(StateMigrationError, match="count was int and is now str"):
+        restored(kind, handle)
+    hook = "\n    @classmethod\n    def __migrate_state__(cls, old):\n        return cls(old['user'], 'one')"
+    new = module(text + hook).Visit
+    assert restored(kind, handle) == [new("x", "one")]
+
+
 def test_a_class_that_is_gone_is_refused_and_found_by_an_alias(module, kind):
     handle = saved(kind, [module(OLD.format("")).Visit("x", 1)])
     made = module("@dataclass\nclass Renamed:\n    user: str\n    count: int")
@@ -241,7 +252,7 @@ def test_what_cannot_be_saved_at_all_is_named(kind):
 def test_an_entry_of_a_newer_version_or_cut_off_is_refused(module):
     (entry,) = entries(saved(LIST, [module(OLD.format("")).Visit("x", 1)]))
     newer = OperatorStateHandle({"s": (LIST, (entry[:1] + b"\x63" + entry[2:],))})
-    with pytest.raises(CorruptSnapshotError, match="version 99, this flinkish reads up to 1"):
+    with pytest.raises(CorruptSnapshotError, match="version 99, this flinkish reads up to 2"):
         restored(LIST, newer)
     for length in range(1, len(entry)):
         with pytest.raises((CorruptSnapshotError, StateMigrationError)):

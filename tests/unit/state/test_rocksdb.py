@@ -316,6 +316,23 @@ def test_a_state_of_another_kind_is_refused(make, materialiser):
         again.state(ListStateDescriptor("v"))
 
 
+def test_a_record_whose_field_has_another_type_is_refused_or_migrated(make, materialiser, module):
+    text = "@dataclass\nclass Visit:\n    n: {}"
+    backend = with_base(make(materialiser), materialiser, value=module(text.format("int")).Visit(1))
+    put(backend, [100], backend.state(ValueStateDescriptor("v")).value()[0])
+    handle = incremental(backend)
+    again = make(materialiser)
+    again.restore_incremental(handle, opener(materialiser))
+    module(text.format("str"))
+    with pytest.raises(StateMigrationError, match="n was int and is now str"):
+        contents(again)
+    hook = "\n    @classmethod\n    def __migrate_state__(cls, old):\n        return cls(str(old['n']))"
+    new = module(text.format("str") + hook).Visit
+    again = make(materialiser)
+    again.restore_incremental(handle, opener(materialiser))
+    assert contents(again) == expected(new("1"), [*KEYS, 100])
+
+
 def test_a_value_that_cannot_be_pickled_names_state_and_operator(make):
     backend = make()
     state = backend.state(ValueStateDescriptor("locks"))

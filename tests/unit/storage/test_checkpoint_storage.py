@@ -25,6 +25,7 @@ from flinkish.shell.managed_job import ManagedJob
 from flinkish.shell.state_recovery import load_checkpoint
 from flinkish.storage import checkpoint_storage
 from flinkish.storage.checkpoint_storage import CheckpointStorage, storage_at
+from flinkish.storage.metadata import encode_metadata
 
 JOB = "9f3c" * 8
 
@@ -136,6 +137,7 @@ def test_a_folder_without_whole_metadata_is_never_chosen_and_is_told(storage):
     assert "checkpoint 7" in storage.list_checkpoints(JOB)[0].problem and "cut off or damaged" in reasons[5]
     assert "no _metadata" in reasons[4]
     assert [part.problem is None for part in storage.list_checkpoints(JOB)] == [False, False, False, True]
+    assert [part.completed for part in storage.list_checkpoints(JOB)] == [True, True, False, True]
     with pytest.raises(CorruptSnapshotError, match="it was not completed"):
         storage.load(empty)
     with pytest.raises(CorruptSnapshotError, match="there is no such folder"):
@@ -272,7 +274,7 @@ def test_the_second_of_two_leaders_does_not_replace_metadata(local, monkeypatch)
 
     def first_is_quicker(part, path):
         with open(path, "xb") as target:
-            target.write(open(part, "rb").read().replace(b"second", b"run"))
+            target.write(encode_metadata(first))
         link(part, path)
 
     monkeypatch.setattr(os, "link", first_is_quicker)
