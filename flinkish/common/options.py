@@ -318,9 +318,11 @@ STATE_BACKEND = _option(
     "string",
     "hashmap",
     "Where keyed state lives: hashmap (Python objects in memory) or rocksdb (on the slot's disk, behind a cache of "
-    "objects; needs the package rocksdict).",
+    "objects; needs the package rocksdict). As in Flink 1.x the key may be state.backend, and filesystem and jobmanager "
+    "mean hashmap; where snapshots go is execution.checkpointing.storage's to say.",
     choices=("hashmap", "rocksdb"),
     older_keys=("state.backend",),
+    aliases=(("filesystem", "hashmap"), ("jobmanager", "hashmap")),
 )
 CHECKPOINTING_INTERVAL = _option(
     "execution.checkpointing.interval",
@@ -443,7 +445,8 @@ STATE_RECOVERY_CLAIM_MODE = _option(
     "string",
     None,
     "Whether the checkpoint that the job goes on from becomes its own, to be deleted when newer ones are complete "
-    "(CLAIM), or is left alone (NO_CLAIM). Unset: CLAIM with latest, else NO_CLAIM.",
+    "(CLAIM), or is left alone (NO_CLAIM). With latest and CLAIM the older ones of the same run go with it, and what it "
+    "has not completed. Unset: CLAIM with latest, else NO_CLAIM.",
     choices=("CLAIM", "NO_CLAIM"),
     older_keys=("execution.savepoint-restore-mode",),
 )

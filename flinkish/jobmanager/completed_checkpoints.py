@@ -9,6 +9,9 @@ in which a task has referred to the file, be it complete, pending or given up.  
 older than every retained checkpoint.  That is as sharp as counting references, and safe for files of a
 checkpoint that was given up: the task that uploaded one may refer to it again until a newer one is complete.
 
+A run that goes on from the newest checkpoint of another owns the older ones of that run too, and what that run has not
+completed (``unfinished``): that goes when this run completes its first checkpoint, or ends.
+
 Checkpoints from before a manual restore are not *owned*: they can be restored from, and are never discarded.
 
 Invariants, see ``check``: ids rise; a file that a retained checkpoint refers to has not been discarded and
@@ -65,6 +68,7 @@ class CompletedCheckpoints:
     others: list[CompletedCheckpoint] = field(default_factory=list)  # stopping savepoints, not owned ones
     last_use: dict[str, int] = field(default_factory=dict)  # URI of a shared file -> checkpoint id
     not_owned: set[str] = field(default_factory=set)  # shared files that are somebody else's
+    unfinished: tuple[str, ...] = ()  # locations
 
     @property
     def latest(self) -> Optional[CompletedCheckpoint]:
@@ -101,7 +105,7 @@ class CompletedCheckpoints:
         self.others.clear()
         subsumed = self.retained[: -self.retained_max]
         self.retained = self.retained[-self.retained_max :]
-        effects: list = [DiscardCheckpoint(self.job_id, old.location) for old in subsumed]
+        effects = [DiscardCheckpoint(self.job_id, old.location) for old in subsumed] + self._discard_unfinished()
         oldest = self.retained[0].checkpoint_id
         return effects + self._discard_unused([uri for uri, last in self.last_use.items() if last < oldest])
 
@@ -116,6 +120,7 @@ class CompletedCheckpoints:
         effects: list = [
             DiscardCheckpoint(self.job_id, old.location) for old in self.retained if old not in kept
         ]
+        effects += self._discard_unfinished()
         self.retained = kept
         used = {uri for checkpoint in kept for uri in _shared_of_checkpoint(checkpoint)}
         return effects + self._discard_unused([uri for uri in self.last_use if uri not in used])
@@ -124,6 +129,10 @@ class CompletedCheckpoints:
         for uri in uris:
             del self.last_use[uri]
         return [DiscardFiles(self.job_id, tuple(sorted(uris)))] if uris else []
+
+    def _discard_unfinished(self) -> list:
+        locations, self.unfinished = self.unfinished, ()
+        return [DiscardCheckpoint(self.job_id, location, unless_complete=True) for location in locations]
 
     def check(self) -> None:
         """Assert what holds between any two steps."""

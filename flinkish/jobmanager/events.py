@@ -665,10 +665,13 @@ class StoreJobResult:
 @dataclass(frozen=True)
 class DiscardCheckpoint:
     """Remove the folder of a checkpoint, or at its end that of the job, with all that is in it, metadata
-    first; after a StoreMetadata before this has ended, however it ended."""
+    first; after a StoreMetadata before this has ended, however it ended.
+
+    ``unless_complete``: only if it has no metadata."""
 
     job_id: str
     location: str
+    unless_complete: bool = False
 
 
 @dataclass(frozen=True)

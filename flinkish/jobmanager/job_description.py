@@ -21,7 +21,8 @@ class CheckpointSettings:
 
     ``coordinated``: operators whose coordinators take snapshots.  ``restored``: the checkpoint that the job begins
     with, which ``owned`` says it may discard; its id is lower than all that this job will use.  ``retained``: older ones
-    of this job, oldest first, and ``next_checkpoint_id`` above all that it may have used, where another driver led it."""
+    that are its own too, oldest first, where it goes on with another driver's run; ``unfinished``: locations of those
+    which that one has not completed.  ``next_checkpoint_id``: above all that the job may have used."""
 
     configuration: CheckpointConfiguration = CheckpointConfiguration(JOB_MANAGER_STORAGE)
     coordinated: frozenset[str] = frozenset()
@@ -33,9 +34,12 @@ class CheckpointSettings:
     flinkish_version: str = ""
     retained: tuple[CompletedCheckpoint, ...] = ()
     next_checkpoint_id: int = 1
+    unfinished: tuple[str, ...] = ()
 
     def create_coordinator(self, job_graph: JobGraph) -> CheckpointCoordinator:
-        completed = CompletedCheckpoints(job_graph.job_id, self.retained_max, self.retention)
+        completed = CompletedCheckpoints(
+            job_graph.job_id, self.retained_max, self.retention, unfinished=self.unfinished
+        )
         for checkpoint in self.retained:
             completed.restore(checkpoint, owned=True)
         if self.restored is not None:

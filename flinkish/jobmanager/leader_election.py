@@ -151,7 +151,8 @@ class LeaderElection:
     resigning: bool = False
     valid_until_ms: int = 0  # when this candidate's time to act is over
     suspended: bool = False
-    problem: str = ""  # why the last order to the store failed
+    problem: str = ""  # why the last order to the store failed, or the last write, while there is nobody to wait for
+    cannot_write: bool = False  # it is of a write
 
     @property
     def renew_ms(self) -> int:
@@ -174,15 +175,18 @@ class LeaderElection:
             return []
         match event:
             case LeaseRead():
-                self.asked_ms, self.problem = None, ""
+                self.asked_ms = None
                 effects = self._read(event, now_ms)
+                if self.writing is None or not self.cannot_write:
+                    self.problem, self.cannot_write = "", False
             case LeaseWritten(version):
                 assert self.writing is not None and self.asked_ms is not None
                 written, begun_ms = self.writing, self.asked_ms
                 self.writing = self.asked_ms = None
+                self.problem, self.cannot_write = "", False
                 effects = self._written(written, version, begun_ms, now_ms)
             case StoreFailed(why):
-                self.problem = why
+                self.problem, self.cannot_write = why, self.writing is not None
                 effects = self._failed(now_ms)
             case ConnectionSuspended():
                 self.suspended = self.state is Candidacy.LEADER
@@ -257,7 +261,7 @@ class LeaderElection:
                 self.due_ms = now_ms + self.retry_ms
             return []
         self.lease, self.version, self.seen_ms = written, version, now_ms
-        self.suspended, self.problem = False, ""
+        self.suspended = False
         if not written.holder:
             self.state = Candidacy.ENDED
             return []
@@ -303,6 +307,8 @@ class LeaderElection:
 
     def describe(self) -> str:
         """What a standby waits for, one line."""
+        if self.cannot_write:
+            return f"nobody leads, and the lease cannot be written: {self.problem}"
         if self.problem:
             return f"the lease cannot be read: {self.problem}"
         lease = self.lease
@@ -314,6 +320,7 @@ class LeaderElection:
         """Assert what holds between any two steps."""
         assert (self.state is Candidacy.LEADER) <= (self.epoch is not None)
         assert self.writing is None or self.asked_ms is not None
+        assert self.problem or not self.cannot_write
         assert self.state is not Candidacy.ACQUIRING or self.writing is not None
         assert not self.suspended or self.state in (Candidacy.LEADER, Candidacy.ENDED)
 

@@ -55,12 +55,18 @@ class PendingCheckpoint:
         return f"{'savepoint' if self.kind.is_savepoint else 'checkpoint'} {self.checkpoint_id}"
 
     def finished_subtasks(self, vertex: CheckpointedVertex) -> frozenset[int]:
-        """Subtasks that had nothing to save any more."""
+        """Subtasks that had nothing to save any more.
+
+        Those that a drain has brought to their end are none of them: whoever goes on from the savepoint goes on with
+        their data.  Source: Flink's ``DefaultCheckpointPlan``, where only what finished before the trigger counts."""
+        drains = self.kind is SnapshotKind.SAVEPOINT_TERMINATE
         before = {index for vertex_id, index in self.finished if vertex_id == vertex.vertex_id}
         meanwhile = {
             execution.subtask_index
             for execution, state in self.states.items()
-            if execution.vertex_id == vertex.vertex_id and state.finished
+            if execution.vertex_id == vertex.vertex_id
+            and state.finished
+            and (execution in self.at_end or not drains)
         }
         return frozenset(before | meanwhile)
 
@@ -76,7 +82,7 @@ class PendingCheckpoint:
             states = [
                 state
                 for execution, state in self.states.items()
-                if execution.vertex_id == vertex.vertex_id and not state.finished
+                if execution.vertex_id == vertex.vertex_id and execution.subtask_index not in finished
             ]
             for operator in vertex.operators:
                 for state in states:

@@ -103,8 +103,8 @@ class CheckpointFiles:
             case StoreJobResult(_, status):
                 assert self._led is not None, "nobody stands by"
                 self._leads = self._led.store_result(status)
-            case DiscardCheckpoint(_, location):
-                self._attempt("discard a checkpoint", location, lambda: self._discard(location))
+            case DiscardCheckpoint(_, location, unless_complete):
+                self._attempt("discard a checkpoint", location, lambda: self._discard(location, unless_complete))
             case DiscardFiles(_, uris):
                 for uri in uris:
                     self._attempt("delete a file of a checkpoint", uri, functools.partial(self._delete, uri))
@@ -140,7 +140,10 @@ class CheckpointFiles:
                 time.sleep(_RECORD_RETRY_S)
                 self._led.leadership.require()
 
-    def _discard(self, location: str) -> None:
+    def _discard(self, location: str, unless_complete: bool) -> None:
+        if unless_complete and storage_at(_parent(location), self._configuration).is_complete(location):
+            log.warning("a checkpoint of another run is complete by now and stays location=%s", location)
+            return
         if self._led is not None:
             self._led.remove_checkpoint(location)
         job_folder = f"{self._directory.rstrip('/')}/{self._job_id}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import secrets
-from typing import Any, Mapping, Optional
+from typing import Any, Iterable, Mapping, Optional
 
 from flinkish.common import options
 from flinkish.common.configuration import Configuration
@@ -70,10 +70,13 @@ def checkpoint_settings(
     savepoints = options.read(configuration, options.SAVEPOINT_DIRECTORY)
     restored: Optional[CompletedCheckpoint]
     retained: tuple[CompletedCheckpoint, ...] = ()
+    unfinished: tuple[str, ...] = ()
     if record is not None and record.checkpoints:
         restored, owned, retained = _restored_by_record(job_graph, record)
     else:
         restored, owned = _find_restored(job_graph, directory)
+        if restored is not None and owned and options.read(configuration, options.STATE_RECOVERY_PATH) == LATEST:
+            retained, unfinished = _left_beside(restored, job_graph)
     return CheckpointSettings(
         CheckpointConfiguration(
             directory,
@@ -99,6 +102,7 @@ def checkpoint_settings(
         flinkish_version=installed_version(),
         retained=retained,
         next_checkpoint_id=1 if record is None else record.next_checkpoint_id,
+        unfinished=unfinished,
     )
 
 
@@ -169,6 +173,25 @@ def _find_restored(job_graph: JobGraph, directory: str) -> tuple[Optional[Comple
     return checkpoint, owned
 
 
+def _left_beside(
+    newest: CompletedCheckpoint, job_graph: JobGraph
+) -> tuple[tuple[CompletedCheckpoint, ...], tuple[str, ...]]:
+    """What else the run that took ``newest`` has left, and who claims that one owns: the complete checkpoints before it,
+    oldest first, and the locations of those which it never completed.  One of a later run may lie in the folder of a
+    job that keeps its id, so none of these counts there."""
+    configuration = job_graph.configuration
+    storage = CheckpointStorage(options.read(configuration, options.CHECKPOINT_DIRECTORY), configuration)
+    whole = [found for found in reversed(storage.list_checkpoints(newest.job_id)) if found.problem is None]
+    older = _load_older((found.location for found in whole if found.checkpoint_id < newest.checkpoint_id), job_graph)
+    unfinished = [] if newest.job_id == job_graph.job_id else storage.unfinished(newest.job_id)
+    if older or unfinished:
+        log.info(
+            "job owns what the run before has left job=%s older_checkpoints=%d unfinished=%d",
+            newest.job_id, len(older), len(unfinished),
+        )
+    return older, tuple(unfinished)
+
+
 def _check_restore(job_graph: JobGraph, checkpoint: CompletedCheckpoint) -> None:
     ignore = options.read(job_graph.configuration, options.STATE_RECOVERY_IGNORE_UNCLAIMED)
     adopt_max_parallelism(job_graph, checkpoint)
@@ -185,17 +208,23 @@ def _restored_by_record(
     *older, newest = record.checkpoints
     checkpoint = load_checkpoint(newest, job_graph.configuration)
     _check_restore(job_graph, checkpoint)
-    retained = []
-    for location in older:
-        try:
-            retained.append(load_checkpoint(location, job_graph.configuration))
-        except CorruptSnapshotError:
-            log.info("an older checkpoint is gone job=%s location=%s", job_graph.job_id, location)
+    retained = _load_older(older, job_graph)
     log.info(
         "job is taken over name=%r checkpoint=%d location=%s retained=%d",
         job_graph.job_name, checkpoint.checkpoint_id, newest, len(retained),
     )
-    return checkpoint, not checkpoint.kind.is_savepoint, tuple(retained)
+    return checkpoint, not checkpoint.kind.is_savepoint, retained
+
+
+def _load_older(locations: Iterable[str], job_graph: JobGraph) -> tuple[CompletedCheckpoint, ...]:
+    """Those of them that are still there."""
+    retained = []
+    for location in locations:
+        try:
+            retained.append(load_checkpoint(location, job_graph.configuration))
+        except CorruptSnapshotError:
+            log.info("an older checkpoint is gone job=%s location=%s", job_graph.job_id, location)
+    return tuple(retained)
 
 
 def load_checkpoint(path: Any, configuration: Optional[Mapping[str, Any]] = None) -> CompletedCheckpoint:

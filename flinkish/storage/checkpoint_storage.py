@@ -433,6 +433,17 @@ class CheckpointStorage:
             why = f"its metadata are those of checkpoint {checkpoint.checkpoint_id} of {checkpoint.job_id}"
             yield FoundCheckpoint(checkpoint_id, location, why, True), None
 
+    def unfinished(self, job_id: str) -> list[str]:
+        """Locations of the folders ``chk-<n>`` of a job without a `_metadata`."""
+        locations = (self._uri(path) for _, path in self._checkpoint_folders(job_id))
+        return [location for location in locations if not self.is_complete(location)]
+
+    def is_complete(self, location: str) -> bool:
+        """Whether there is a `_metadata`, of whatever worth."""
+        system, path = self._resolve(location)
+        path = f"{path.rstrip('/')}/{METADATA}"
+        return self._attempt("read", path, lambda: system.get_file_info(path)).type != fs.FileType.NotFound
+
     def _checkpoint_folders(self, job_id: str) -> list[tuple[int, str]]:
         path = self._path(self._job(job_id))
         selector = fs.FileSelector(path, allow_not_found=True)

@@ -54,25 +54,35 @@ class FolderCell:
                 continue  # many newer ones have come meanwhile
 
     def replace(self, value: bytes, version: int) -> Optional[int]:
-        os.makedirs(self.folder, exist_ok=True)
         new = version + 1
-        unfinished = f"{self.folder}/.v-{new}.{secrets.token_hex(8)}.tmp"
-        with open(unfinished, "xb") as file:
-            file.write(value)
-            file.flush()
-            os.fsync(file.fileno())
         try:
-            if not _link(unfinished, self._path(new)):
+            if not self._make(value, new):
                 return None
-        finally:
-            os.unlink(unfinished)
-        _sync_folder(self.folder)
+        except OSError as error:  # names the folder, and no file that has another name at each try
+            raise OSError(error.errno, error.strerror, self.folder) from error
         newest = self._newest()
         if new <= newest - _KEPT:
             _remove(self._path(new))
             raise OSError(f"version {new} of {self.folder} was made long ago, by whom is not known")
         self._prune(newest)
         return new
+
+    def _make(self, value: bytes, version: int) -> bool:
+        """Whether ``version`` is the one that this call has made; False: it was there."""
+        os.makedirs(self.folder, exist_ok=True)
+        unfinished = f"{self.folder}/.v-{version}.{secrets.token_hex(8)}.tmp"
+        file = open(unfinished, "xb")
+        try:
+            with file:
+                file.write(value)
+                file.flush()
+                os.fsync(file.fileno())
+            if not _link(unfinished, self._path(version)):
+                return False
+        finally:  # also where the disk is full
+            os.unlink(unfinished)
+        _sync_folder(self.folder)
+        return True
 
     def _newest(self) -> int:
         return max(self._versions(_VERSION), default=0)

@@ -179,13 +179,13 @@ def test_a_savepoint_is_taken_while_the_job_goes_on_and_another_job_begins_with_
     assert {operator.uid for operator in savepoint.operators.values() if operator.uid} >= {"numbers", "counts"}
 
 
-@pytest.mark.parametrize("parallelism", [1, 2])
-def test_a_job_stopped_with_a_savepoint_goes_on_from_it(cluster, tmp_path, parallelism):
+@pytest.mark.parametrize("parallelism, drain", [(1, False), (2, False), (1, True)])
+def test_a_job_stopped_with_a_savepoint_goes_on_from_it(cluster, tmp_path, parallelism, drain):
     env = cluster.get_execution_environment(CHECKPOINTS)
     build(env, tmp_path)
     client = env.execute_async("recovery")
     wait_until(lambda: len(published(tmp_path)) > 100, "results")
-    location = client.stop_with_savepoint(False, str(tmp_path / "savepoints")).result(30_000)
+    location = client.stop_with_savepoint(drain, str(tmp_path / "savepoints")).result(30_000)
     client.wait(30_000)
     assert client.status is JobStatus.FINISHED
     partly = published(tmp_path)

@@ -7,6 +7,10 @@ committers, one for coordinators.  The driver may die between any two effects; a
 the storage, and a new one starts from it.  Messages to tasks may be lost; one from a task is lost only with its
 connection, so the task fails too (that is TCP); messages may come twice.
 
+All subtasks have keyed state of their key groups, entries of list state, which are never lost or doubled as long as
+nobody finishes, and a broadcast state.  When no task runs, vertices before the last may get another parallelism.  What
+a subtask goes on from is what ``decide_restore`` and ``deal_out_checkpoint`` say.
+
 What must hold is checked where it happens, by the world's own books and not by the core's.
 """
 
@@ -14,7 +18,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -28,8 +32,10 @@ from flinkish.jobmanager.checkpoint_coordinator import CheckpointConfiguration, 
 from flinkish.jobmanager.checkpoint_plan import checkpointed_vertices
 from flinkish.jobmanager.completed_checkpoints import CheckpointRetention, CompletedCheckpoints
 from flinkish.jobmanager.failover_regions import FailoverRegions
+from flinkish.jobmanager.restore_decision import decide_restore, deal_out_checkpoint
 from flinkish.messages import checkpoints as m
-from flinkish.messages.deployment import ExecutionAttemptID, TaskFailure
+from flinkish.messages.deployment import ExecutionAttemptID, TaskFailure, TaskRestore
+from flinkish.state.key_groups import key_group_range
 
 JOB = "j" * 32
 RUN = "r1"
@@ -37,6 +43,8 @@ TICK_MS = 10
 STEPS = 220
 TICKS_TO_HEAL = 400
 CALM_MS = 600  # after the last fault; by then what it has left behind has timed out
+TOKENS = 5  # entries of list state of a vertex
+RULES = (m.DistributionMode.BROADCAST, (b"rules",))
 HEALED = "-- no more faults"
 DRIVER_DIES = "-- the driver dies"
 
@@ -52,6 +60,8 @@ class Task:
     count: int  # records so far
     limit: int  # where its data end
     prepared: int  # up to which record
+    tokens: tuple[bytes, ...]  # its entries of list state
+    was_finished: bool = False  # with all of its vertex, before the checkpoint from which it goes on
     inbox: deque = field(default_factory=deque)
     outbox: deque = field(default_factory=deque)
     triggered: dict[int, m.CheckpointOptions] = field(default_factory=dict)  # barriers that may come
@@ -92,12 +102,10 @@ class CheckpointWorld:
         self.harshness = rng.choice((0.3, 1.0, 3.0))
         self.log: list[tuple[int, Any]] = []
         self.graph = self._random_graph()
-        self.regions = FailoverRegions(self.graph)
         self.last_vertex = self.graph.vertices[-1].id
         self.commits = rng.random() < 0.8  # the sink has a committer
         self.bounded = rng.random() < 0.5
         self.coordinated = frozenset({"op-v0"} if rng.random() < 0.6 else ())
-        self.vertices = checkpointed_vertices(self.graph, self.coordinated)
         self.configuration = CheckpointConfiguration(
             "file:/chk",
             savepoint_directory="file:/sav" if rng.random() < 0.8 else None,
@@ -129,6 +137,7 @@ class CheckpointWorld:
 
     def _random_graph(self) -> JobGraph:
         rng = self.rng
+        max_parallelism = rng.choice((3, 4, 128))
         count = rng.choice((1, 2, 2, 3))
         names = [f"v{index}" for index in range(count)]
         parallelism = [rng.randint(1, 2) for _ in names]
@@ -146,13 +155,25 @@ class CheckpointWorld:
                     name,
                     OperatorChainSpec((operator,), (), ()),
                     parallelism[index],
-                    128,
+                    max_parallelism,
                     "default",
                     [edge for edge in edges if edge.target_vertex_id == name],
                     [edge for edge in edges if edge.source_vertex_id == name],
                 )
             )
         return JobGraph(JOB, "simulated", vertices)
+
+    def _rescale_something(self) -> None:
+        """A vertex whose edges allow it.  The subtasks of the last one publish what they count, so they stay."""
+        free = [
+            vertex
+            for vertex in self.graph.vertices[:-1]
+            if not any(edge.partitioner.pointwise for edge in (*vertex.inputs, *vertex.outputs))
+        ]
+        if free:
+            vertex = self.rng.choice(free)
+            vertex.parallelism = self.rng.randint(1, 3)
+            self.log.append((self.now_ms, f"-- {vertex.id} gets parallelism {vertex.parallelism}"))
 
     def fault(self, chance: float) -> bool:
         return self.chaos and self.rng.random() < chance * self.harshness
@@ -175,6 +196,9 @@ class CheckpointWorld:
         self.deployed_ms: Optional[int] = None
         self.recover_ms: Optional[int] = self.now_ms
         self.stopped: deque = deque()  # executions of which the core has not heard
+        if self.rng.random() < 0.5:
+            self._rescale_something()
+        self.regions = FailoverRegions(self.graph)
         coordinator, completed = self.classes
         store = completed(JOB, self.retained_max, self.retention)
         for checkpoint in sorted(self.metadata.values(), key=lambda found: found.checkpoint_id):
@@ -186,7 +210,7 @@ class CheckpointWorld:
             JOB,
             "simulated",
             RUN,
-            self.vertices,
+            checkpointed_vertices(self.graph, self.coordinated),
             self.configuration,
             store,
             next_checkpoint_id=1 + max(ids, default=0),
@@ -262,6 +286,8 @@ class CheckpointWorld:
                 self.fail_tasks(frozenset(self.tasks))
             case e.RestoreFrom(checkpoint):
                 self.check_restored(checkpoint)
+                if checkpoint is not None:
+                    self.check_restorable(checkpoint)
                 self.restoring, self.deployed_ms = checkpoint, self.now_ms + 10
                 self.deploy()
 
@@ -281,6 +307,7 @@ class CheckpointWorld:
         """It has one acknowledgement of each execution that runs, and of its own attempt."""
         for vertex in self.graph.vertices:
             snapshot = checkpoint.operators[f"op-{vertex.id}"]
+            assert (snapshot.parallelism, snapshot.max_parallelism) == (vertex.parallelism, vertex.max_parallelism)
             for index in range(vertex.parallelism):
                 if index not in snapshot.subtasks:
                     assert index in snapshot.finished_subtasks, f"{vertex.id} {index} is missing"
@@ -316,6 +343,32 @@ class CheckpointWorld:
                 survivor = self.tasks.get((self.last_vertex, index))
                 if survivor is None:
                     assert self.published.get(index, 0) == counted, "published and then counted again"
+
+    def check_restorable(self, checkpoint: m.CompletedCheckpoint) -> None:
+        """The same program, so nothing is missing or new."""
+        decision = decide_restore(self.graph, checkpoint)
+        assert decision.refusal(ignore_unclaimed=False) is None
+        assert len(decision.matched) == len(self.graph.vertices) and not decision.missing + decision.added
+
+    def check_dealt(self, checkpoint: m.CompletedCheckpoint, dealt: dict[_Subtask, TaskRestore]) -> None:
+        """Each key group and each list entry that was saved comes to one subtask, whose it is."""
+        for vertex in self.graph.vertices:
+            operator_id = f"op-{vertex.id}"
+            snapshot = checkpoint.operators[operator_id]
+            saved = [_contents(state) for state in snapshot.subtasks.values()]
+            given = []
+            for index in range(vertex.parallelism):
+                restore = dealt[vertex.id, index]
+                state = _state_in(restore, operator_id)
+                groups = key_group_range(vertex.max_parallelism, vertex.parallelism, index)
+                assert all(group in groups for handle in state.keyed for group in _groups_of(handle)), "not its own"
+                assert not saved or state.operator is not None and state.operator.states["rules"] == RULES
+                given.append(_contents(state))
+                assert not restore.finished or all(
+                    self.bounded and _count_in(checkpoint, vertex.id, old) == _limit(vertex.id)
+                    for old in range(snapshot.parallelism)
+                ), f"{vertex.id} goes on as finished, and has data left"
+            assert sum(given, Counter()) == sum(saved, Counter()), f"{vertex.id} {index}: lost, or dealt out twice"
 
     @property
     def expected_to_go(self) -> set[int]:
@@ -407,6 +460,10 @@ class CheckpointWorld:
     def deploy(self) -> None:
         self.attempt += 1
         checkpoint = self.restoring
+        dealt: dict[_Subtask, TaskRestore] = {}
+        if checkpoint is not None:
+            dealt = deal_out_checkpoint(self.graph, checkpoint)
+            self.check_dealt(checkpoint, dealt)
         for vertex in self.graph.vertices:
             for index in range(vertex.parallelism):
                 key = vertex.id, index
@@ -418,14 +475,24 @@ class CheckpointWorld:
                     for source, target in connections(edge.partitioner.pointwise, sources, vertex.parallelism):
                         if target == index:
                             before.append((edge.source_vertex_id, source))
-                count = _count_in(checkpoint, vertex.id, index)
                 execution = ExecutionAttemptID(JOB, self.attempt, vertex.id, index)
                 limit = _limit(vertex.id) if self.bounded else 10**9
-                task = self.tasks[key] = Task(execution, before, count, limit, count)
-                if checkpoint is not None:
-                    saved = checkpoint.operators[f"op-{vertex.id}"].subtasks.get(index)
-                    for keyed in saved.keyed if saved else ():
-                        task.files.update(getattr(keyed, "shared", {}))
+                if checkpoint is None:
+                    tokens = tuple(b"%d" % number for number in range(index, TOKENS, vertex.parallelism))
+                    self.tasks[key] = Task(execution, before, 0, limit, 0, tokens)
+                    continue
+                state = _state_in(dealt[key], f"op-{vertex.id}")
+                states = state.operator.states if state.operator is not None else {}
+                counts = [pickle.loads(entry)[2] for entry in states.get("count", (None, ()))[1]]
+                same = checkpoint.operators[f"op-{vertex.id}"].parallelism == vertex.parallelism
+                # Who had finished before has counted all there is; of what is dealt out anew no subtask has its own.
+                count = max(counts, default=limit if same else 0)
+                tokens = states.get("tokens", (None, ()))[1]
+                task = Task(execution, before, count, limit, count, tokens, dealt[key].finished)
+                task.ended = task.was_finished
+                self.tasks[key] = task
+                for keyed in state.keyed:
+                    task.files.update(getattr(keyed, "shared", {}))
 
     def tasks_run(self) -> None:
         if self.deployed_ms is None or self.now_ms < self.deployed_ms:
@@ -438,6 +505,10 @@ class CheckpointWorld:
     def recover(self) -> None:
         if self.recover_ms is not None and self.now_ms >= self.recover_ms:
             self.recover_ms = None
+            if not self.tasks and self.fault(0.5):
+                self._rescale_something()
+                self.regions = FailoverRegions(self.graph)
+                self.core.vertices = checkpointed_vertices(self.graph, self.coordinated)
             self.step_core(e.Recover())
 
     def fail_tasks(self, subtasks: frozenset[_Subtask]) -> None:
@@ -485,6 +556,8 @@ class CheckpointWorld:
             task.outbox.append(e.TaskFinished(task.execution))
 
     def task_goes_on(self, task: Task) -> None:
+        if task.was_finished:
+            self.finish(task)
         if task.finished or task.suspended is not None:
             return
         due = self.barriers(task)
@@ -494,10 +567,13 @@ class CheckpointWorld:
         elif task.count < task.limit:
             task.count = min(task.limit, task.count + self.rng.randint(1, 3))
         elif not task.ended and all(self.is_ended(before) for before in task.before):
-            task.ended, task.ended_after = True, max(task.passed, default=0)
-            task.outbox.append(m.NotifyEndOfData(task.execution))
+            self.end(task)
             if not self.commits:
                 self.finish(task)
+
+    def end(self, task: Task) -> None:
+        task.ended, task.ended_after = True, max(task.passed, default=0)
+        task.outbox.append(m.NotifyEndOfData(task.execution))
 
     def is_ended(self, subtask: _Subtask) -> bool:
         task = self.tasks.get(subtask)
@@ -522,6 +598,8 @@ class CheckpointWorld:
             task.prepared = task.count
         if options.kind.stops:
             task.suspended = checkpoint_id
+        if options.kind is m.SnapshotKind.SAVEPOINT_TERMINATE and not task.ended:
+            self.end(task)
         if checkpoint_id in task.given_up:
             task.suspended = None
             return
@@ -538,10 +616,14 @@ class CheckpointWorld:
         vertex_id, index = task.subtask
         operator_id = f"op-{vertex_id}"
         entry = pickle.dumps((task.execution, checkpoint_id, task.count))
-        operator = m.OperatorStateHandle({"count": (m.DistributionMode.SPLIT, (entry,))})
+        split = m.DistributionMode.SPLIT
+        operator = m.OperatorStateHandle({"count": (split, (entry,)), "rules": RULES, "tokens": (split, task.tokens)})
+        (vertex,) = [vertex for vertex in self.graph.vertices if vertex.id == vertex_id]
+        owned = key_group_range(vertex.max_parallelism, vertex.parallelism, index)
+        groups = m.KeyGroupRange(owned.start, owned.stop - 1)
         private = m.FileHandle(f"{options.location}/{vertex_id}-{index}-{task.execution.attempt}", 10)
         self.files.add(private.uri)
-        keyed: Any = m.KeyedStateHandle(m.KeyGroupRange(0, 127), private)
+        keyed: Any = m.KeyedStateHandle(groups, private)
         if not options.kind.is_savepoint:
             if len(task.files) > 2 or (task.files and self.rng.random() < 0.3):  # compaction
                 del task.files[self.rng.choice(sorted(task.files))]
@@ -550,7 +632,7 @@ class CheckpointWorld:
                 task.files[name] = m.FileHandle(f"{options.shared_location}/{name}", 100)
                 self.files.add(task.files[name].uri)
             keyed = m.IncrementalKeyedStateHandle(
-                m.KeyGroupRange(0, 127), "rocksdb", "b", checkpoint_id, dict(task.files), {"MANIFEST": private}
+                groups, "rocksdb", "b", checkpoint_id, dict(task.files), {"MANIFEST": private}
             )
         committables = {}
         if task.unsent:
@@ -601,7 +683,8 @@ class CheckpointWorld:
         if self.stop_asked:
             return
         self.requests += 1
-        kind = self.rng.choice((m.SnapshotKind.CHECKPOINT, m.SnapshotKind.SAVEPOINT, m.SnapshotKind.SAVEPOINT_SUSPEND))
+        stops = self.rng.choice((m.SnapshotKind.SAVEPOINT_SUSPEND, m.SnapshotKind.SAVEPOINT_TERMINATE))
+        kind = self.rng.choice((m.SnapshotKind.CHECKPOINT, m.SnapshotKind.SAVEPOINT, stops))
         self.stop_asked = kind.stops
         self.asked.add(self.requests)
         directory = self.rng.choice((None, "file:/own/"))
@@ -722,6 +805,27 @@ def _uris(checkpoint: m.CompletedCheckpoint) -> list[str]:
                 else:
                     uris.append(keyed.content.uri)  # type: ignore[union-attr]
     return uris
+
+
+def _state_in(restore: TaskRestore, operator_id: str) -> m.OperatorSubtaskState:
+    (state,) = restore.operators.get(operator_id, (m.OperatorSubtaskState(),))
+    return state
+
+
+def _groups_of(handle: Any) -> range:
+    return range(handle.key_groups.start, handle.key_groups.end + 1)
+
+
+def _contents(state: m.OperatorSubtaskState) -> Counter:
+    """Its key groups, each with the file that has it, and its entries of list state."""
+    contents: Counter = Counter()
+    for handle in state.keyed:
+        content = handle.private["MANIFEST"] if isinstance(handle, m.IncrementalKeyedStateHandle) else handle.content
+        contents.update((content, group) for group in _groups_of(handle))
+    for name, (mode, entries) in (state.operator.states if state.operator is not None else {}).items():
+        if mode is m.DistributionMode.SPLIT:
+            contents.update((name, entry) for entry in entries)
+    return contents
 
 
 def _limit(vertex_id: str) -> int:

@@ -18,6 +18,9 @@ from flinkish.jobmanager.events import (
     SnapshotCoordinators,
     StoreMetadata,
 )
+from flinkish.jobmanager.pending_checkpoint import PendingCheckpoint
+from flinkish.state import redistribution
+from flinkish.state.redistribution import _runs, deal_out_keyed, key_group_range
 from tests.simulation.checkpoint_world import CheckpointWorld
 from tests.simulation.command import main
 from tests.simulation.worlds import WORLDS, first_failure
@@ -287,6 +290,46 @@ def test_a_broken_store_of_checkpoints_is_caught(broken):
         return CheckpointWorld(seed, coordinator=Unchecked, completed=broken)
 
     assert first_failure(world, range(SEEDS_TO_CATCH))
+
+
+def drops_single_key_groups(handles, parallelism, max_parallelism):
+    dealt = deal_out_keyed(handles, parallelism, max_parallelism)
+    return [tuple(handle for handle in part if handle.key_groups.count > 1) for part in dealt]
+
+
+def skips_an_entry(entries, parallelism, start):
+    return _runs(entries[:2] + entries[3:] if parallelism > 2 else entries, parallelism, start)
+
+
+def doubles_an_entry(entries, parallelism, start):
+    return _runs(entries + entries[-1:] if parallelism > 2 else entries, parallelism, start)
+
+
+def gives_all_what_is_the_firsts(max_parallelism, parallelism, index):
+    return key_group_range(max_parallelism, parallelism, 0)
+
+
+BROKEN_DEALERS = {
+    drops_single_key_groups: "deal_out_keyed",
+    skips_an_entry: "_runs",
+    doubles_an_entry: "_runs",
+    gives_all_what_is_the_firsts: "key_group_range",
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN_DEALERS, ids=lambda broken: broken.__name__)
+def test_state_that_is_dealt_out_wrongly_is_caught(broken, monkeypatch):
+    monkeypatch.setattr(redistribution, BROKEN_DEALERS[broken], broken)
+    assert first_failure(CheckpointWorld, range(SEEDS_TO_CATCH))
+
+
+def test_what_a_drain_has_ended_and_is_taken_for_finished_is_caught(monkeypatch):
+    def whatever_has_ended(self, vertex):
+        ended = {(task.vertex_id, task.subtask_index) for task, state in self.states.items() if state.finished}
+        return frozenset(index for vertex_id, index in self.finished | ended if vertex_id == vertex.vertex_id)
+
+    monkeypatch.setattr(PendingCheckpoint, "finished_subtasks", whatever_has_ended)
+    assert first_failure(CheckpointWorld, range(SEEDS_TO_CATCH))
 
 
 def test_the_command_counts_seeds(capsys):

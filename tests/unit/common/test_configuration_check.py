@@ -257,3 +257,10 @@ def test_words_are_taken_in_any_letter_case_and_with_either_dash(option, choice)
 def test_restart_strategies_have_the_other_words_of_flink(word, kind):
     assert options.read({"restart-strategy": word}, options.RESTART_STRATEGY) == kind
     assert check_configuration({"restart-strategy.type": word}) == []
+
+
+@pytest.mark.parametrize("word, kind", [("filesystem", "hashmap"), ("JobManager", "hashmap"), ("rocksdb", "rocksdb")])
+def test_state_backends_have_the_words_of_flink_1(word, kind):
+    assert options.read({"state.backend": word}, options.STATE_BACKEND) == kind
+    assert options.read({"state.backend": word}, options.CHECKPOINT_STORAGE) is None
+    assert not any("cannot be" in line for line in check_configuration({"state.backend": word}))

@@ -443,6 +443,32 @@ def test_union_state_of_which_a_part_has_finished_is_not_saved():
     assert not of(e.StoreMetadata, effects) and of(e.DiscardCheckpoint, effects)
 
 
+def test_what_a_drain_has_brought_to_its_end_goes_on_from_the_savepoint_and_what_had_ended_before_does_not():
+    core = coordinator(final_checkpoint=True)
+    step(core, NotifyEndOfData(SINK0), 5)
+    step(core, e.SnapshotRequested(1, SnapshotKind.SAVEPOINT_TERMINATE), 10)
+    numbers = OperatorStateHandle({"numbers": (DistributionMode.SPLIT, (b"1",))})
+    state = SubtaskState({"sink": OperatorSubtaskState(operator=numbers)}, finished=True)
+    for task in (SOURCE, SINK1):
+        step(core, NotifyEndOfData(task), 11)
+        step(core, ack(task, 1, state=state), 11)
+    (store,) = of(e.StoreMetadata, step(core, ack(SINK0, 1, finished=True), 12))
+    saved = store.checkpoint.operators
+    assert (saved["source"].finished_subtasks, saved["sink"].finished_subtasks) == (frozenset(), {0})
+
+
+def test_union_state_of_a_drained_task_beside_one_that_had_ended_before_is_not_saved():
+    core = coordinator(final_checkpoint=True)
+    step(core, NotifyEndOfData(SINK0), 5)
+    step(core, e.SnapshotRequested(1, SnapshotKind.SAVEPOINT_TERMINATE), 10)
+    union = OperatorStateHandle({"offsets": (DistributionMode.UNION, (b"1",))})
+    state = SubtaskState({"sink": OperatorSubtaskState(operator=union)}, finished=True)
+    step(core, ack(SOURCE, 1, finished=True), 11)
+    step(core, ack(SINK1, 1, state=state), 11)
+    effects = step(core, ack(SINK0, 1, finished=True), 12)
+    assert not of(e.StoreMetadata, effects) and of(e.DiscardCheckpoint, effects)
+
+
 def test_at_the_end_of_all_data_a_checkpoint_begins_at_once_and_once():
     core = coordinator(final_checkpoint=True, interval_ms=10_000)
     step(core, NotifyEndOfData(SOURCE), 5)

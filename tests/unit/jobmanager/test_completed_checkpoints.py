@@ -54,6 +54,15 @@ def complete(store, checkpoint_id, shared="", kind=SnapshotKind.CHECKPOINT):
     return effects
 
 
+def test_what_another_run_has_not_completed_goes_once_with_the_first_checkpoint_or_at_the_end():
+    for end in (lambda store: complete(store, 4), lambda store: store.job_ended(JobStatus.FINISHED, False)):
+        store = CompletedCheckpoints("j", retained_max=2, unfinished=("o/chk-3",))
+        store.restore(checkpoint(1, "a"), owned=True)
+        store.restore(checkpoint(2, "b"), owned=True)
+        assert DiscardCheckpoint("j", "o/chk-3", unless_complete=True) in end(store)
+        assert not any(isinstance(effect, DiscardCheckpoint) and effect.unless_complete for effect in complete(store, 5))
+
+
 def test_the_newest_are_retained_and_older_ones_discarded():
     store = CompletedCheckpoints("j", retained_max=2)
     assert complete(store, 1) == [] and complete(store, 2) == []

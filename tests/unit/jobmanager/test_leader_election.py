@@ -160,3 +160,28 @@ def test_a_standby_says_why_it_cannot_read(election):
     election.step(Tick(), 0)
     election.step(StoreFailed("PermissionError: no"), 10)
     assert election.describe() == "the lease cannot be read: PermissionError: no"
+
+
+def test_a_standby_says_that_it_cannot_write_for_as_long_as_the_lease_is_free(election):
+    election.step(Tick(), 0)
+    now_ms, said = 0, "nobody leads, and the lease cannot be written: OSError: full"
+    for _ in range(3):
+        assert election.step(LeaseRead(None, 0), now_ms)[0] == WriteLease(OWN, 0)
+        election.step(StoreFailed("OSError: full"), now_ms)
+        assert election.describe() == said
+        now_ms += 50
+        assert election.step(Tick(), now_ms) == [ReadLease()]
+        assert election.describe() == said
+    election.step(LeaseRead(OTHER, 7), now_ms)
+    assert election.describe() == "another driver leads, epoch 4"
+    election.check()
+
+
+def test_a_write_that_was_refused_is_none_that_cannot_be_made(election):
+    election.step(Tick(), 0)
+    election.step(LeaseRead(None, 0), 0)
+    election.step(StoreFailed("OSError: full"), 0)
+    election.step(Tick(), 50)
+    election.step(LeaseRead(None, 0), 50)
+    election.step(LeaseWritten(None), 50)
+    assert election.describe() == "nobody holds the lease"

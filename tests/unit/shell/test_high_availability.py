@@ -1,5 +1,8 @@
 """Who leads a job, where it goes on, and what is done by a driver that leads no more."""
 
+import errno
+import os
+import queue
 import threading
 from dataclasses import replace
 
@@ -133,6 +136,26 @@ def test_a_driver_that_comes_later_stands_by_and_says_for_whom(tmp_path, led):
         standby[0].leadership.resign()
     finally:
         high_availability.notify = before
+
+
+def test_a_driver_whose_storage_cannot_be_written_says_so_again_and_leads_when_it_can(tmp_path, monkeypatch):
+    def full(cell, value, version):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), cell.folder)
+
+    lines: queue.Queue = queue.Queue()
+    monkeypatch.setattr(high_availability, "notify", lambda text, unheard: lines.put(text))
+    monkeypatch.setattr(high_availability, "_PROGRESS_S", 0)
+    with monkeypatch.context() as no_space:
+        no_space.setattr(high_availability.FolderCell, "replace", full)
+        led: list = []
+        waiting = threading.Thread(target=lambda: led.append(lead(job(settings(tmp_path)), "run-1")))
+        waiting.start()
+        said = [lines.get(timeout=30) for _ in range(2)]
+    waiting.join(30)
+    led[0].leadership.resign()
+    assert said[0] == said[1] and said[0].startswith(
+        'Job "counting" stands by: nobody leads, and the lease cannot be written: OSError: [Errno 28] No space left on device'
+    )
 
 
 @pytest.mark.parametrize("status", list(filter(JobStatus.is_globally_terminal_state, JobStatus)))

@@ -91,6 +91,28 @@ def test_a_complete_checkpoint_that_is_passed_over_is_told_with_what_it_costs(tm
     assert ["published twice" in message for message in told] == [False, True]
 
 
+def test_who_claims_the_latest_owns_what_else_its_run_has_left(tmp_path):
+    older = [store(tmp_path, "b" * 32, number, completed_ms=number) for number in (9, 10)]
+    newest = store(tmp_path, "b" * 32, 11, completed_ms=20)
+    store(tmp_path, "a" * 32, 8, completed_ms=1)  # of another run, which may be alive
+    storage = CheckpointStorage(tmp_path)
+    broken = store(tmp_path, "b" * 32, 7).location
+    (tmp_path / ("b" * 32) / "chk-7" / "_metadata").write_bytes(b"?")
+    unfinished = storage.checkpoint_location("b" * 32, 12)
+    storage.write(unfinished, b"half")
+    settings = {"execution.checkpointing.dir": str(tmp_path), "execution.state-recovery.path": "latest"}
+    found = settings_of(settings)
+    assert (found.restored, found.retained, found.unfinished) == (newest, tuple(older), (unfinished,))
+    assert found.create_coordinator(job(settings)).completed.retained == [*older, newest]
+    for changed in (
+        {"execution.state-recovery.claim-mode": "NO_CLAIM"},
+        {"execution.state-recovery.path": newest.location, "execution.state-recovery.claim-mode": "CLAIM"},
+    ):
+        found = settings_of({**settings, **changed})
+        assert (found.restored, found.retained, found.unfinished) == (newest, (), ())
+    assert not storage.is_complete(unfinished) and storage.is_complete(broken)
+
+
 def test_a_path_is_not_claimed_unless_that_is_asked_for(tmp_path):
     checkpoint = store(tmp_path, "a" * 32, 9)
     settings = {"execution.savepoint.path": checkpoint.location}

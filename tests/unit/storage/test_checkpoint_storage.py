@@ -385,10 +385,16 @@ def test_the_files_of_a_job_whose_folder_has_a_query_are_stored_and_deleted(s3, 
     files.start()
     files.carry_out(StoreMetadata(stored))
     files.after(lambda: answers.append(storage.newest_complete(JOB)[0]))
+    half = f"{directory}/{JOB}/chk-2"
+    storage.write(half, b"x")
+    files.after(lambda: answers.append(storage.unfinished(JOB)))
+    for location in (stored.location, half):
+        files.carry_out(DiscardCheckpoint(JOB, location, unless_complete=True))
+    files.after(lambda: answers.append(storage.newest_complete(JOB)))
     for location in (stored.location, f"{directory}/{JOB}"):
         files.carry_out(DiscardCheckpoint(JOB, location))
     files.close().join()
-    assert answers == [MetadataStored(1), stored] and storage.newest_complete(JOB) == (None, [])
+    assert answers == [MetadataStored(1), stored, [half], (stored, [])] and storage.newest_complete(JOB) == (None, [])
     with pytest.raises(CorruptSnapshotError, match="it is gone"):
         storage.read(shared)
 

@@ -1,5 +1,6 @@
 """A value in a shared folder that is replaced only by who has read it."""
 
+import errno
 import json
 import os
 import subprocess
@@ -41,6 +42,26 @@ def test_old_versions_and_what_killed_processes_left_are_removed(cell, few_kept)
         assert cell.replace(b"%d" % version, version) == version + 1
     names = os.listdir(cell.folder)
     assert len(names) == 4 and "v-12" in names and not os.path.exists(left)
+
+
+def test_a_write_that_fails_leaves_nothing_and_says_the_same_each_time(cell, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(conditional_store.os, "fsync", full)
+    for _ in range(2):
+        with pytest.raises(OSError, match=f"No space left on device: '{cell.folder}'"):
+            cell.replace(b"a", 0)
+    assert os.listdir(cell.folder) == []
+
+
+def test_a_folder_that_cannot_be_written_is_named(cell, monkeypatch):
+    def read_only(path, mode):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr(conditional_store, "open", read_only, raising=False)
+    with pytest.raises(PermissionError, match=f"denied: '{cell.folder}'"):
+        cell.replace(b"a", 0)
 
 
 def test_who_wants_to_replace_a_version_of_long_ago_fails_although_its_number_is_free_again(cell, few_kept):
