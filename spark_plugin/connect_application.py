@@ -206,6 +206,13 @@ def _answers(server: Optional[tuple[str, int]]) -> bool:
     return True
 
 
+def stop_session(spark: Any) -> None:
+    """Stop a Spark Connect session, without a long wait for a server that is gone."""
+    if hasattr(spark.client, "set_retry_policies"):
+        _try_once_if_gone(spark.client, server_address(spark))
+    spark.stop()
+
+
 def _try_once_if_gone(client: Any, server: Optional[tuple[str, int]]) -> None:
     if not client.is_closed and not _answers(server):
         client.set_retry_policies([])

@@ -32,9 +32,10 @@ import flinkish
 from flinkish.common import options
 from flinkish.common.configuration_check import look_for_mistakes
 from flinkish.connectors.files.file_system import absolute_uri
-from flinkish.errors import FlinkishError, JavaNotFoundError
+from flinkish.errors import ConfigurationError, FlinkishError, JavaNotFoundError
 from spark_plugin import doctor_probe, session
 from spark_plugin.classic_application import ClassicApplication
+from spark_plugin.connect_application import stop_session
 from spark_plugin.doctor_findings import DriverFacts, Finding, Findings, judge, spark_kind
 from spark_plugin.java import find_java
 from spark_plugin.launch_mode import create_launcher
@@ -70,10 +71,11 @@ def examine(
         configuration: of the jobs that will run (launch mode, checkpoint folder, slots per task).
         timeout_s: tasks that Spark has not started by then count as failed, and so does a check inside
             a task that takes longer.  On a quiet machine an examination takes two to five seconds; what
-            hangs in several places costs up to twice this time.
+            hangs in several places costs up to twice this time, and half a minute more where dynamic allocation
+            starts executors for the tasks.
     """
     settings = _settings(configuration)
-    mistakes, warnings = look_for_mistakes(settings)
+    mistakes, warnings = look_for_mistakes(settings, strangers=True)
     if mistakes:
         return Findings.of_errors("settings", mistakes)
     try:
@@ -81,12 +83,15 @@ def examine(
     except FlinkishError as error:
         return Findings.of_errors("Spark", [error])
     launcher, refusal = _launcher(application, settings)
+    if refusal is not None and application.allocates_dynamically():
+        launcher = None  # what stands in would only wait for executors
     tasks = 0 if launcher is None else _tasks_to_start(application, timeout_s / 3)
+    wait_s = timeout_s + (_EXECUTORS_S if application.allocates_dynamically() else 0)
     facts = replace(
         _driver_facts(application, settings),
         settings_warnings=warnings,
         refusal=refusal,
-        budget_s=timeout_s,
+        budget_s=wait_s,
         asked=tasks,
     )
     source, token = inspect.getsource(doctor_probe), secrets.token_hex(16)
@@ -109,7 +114,7 @@ def examine(
                 "source": source,
             }
             job = _Job(application, assignment, tasks, launcher.together)
-            deadline_s = time.monotonic() + timeout_s
+            deadline_s = time.monotonic() + wait_s
             try:
                 meeting.hold(job.ended, deadline_s)
                 if not meeting.over and application.runs_tasks(job.name):  # Python starts slowly there
@@ -130,7 +135,7 @@ def examine(
 
 
 def examine_master(settings: Mapping[str, Any], timeout_s: float = BUDGET_S) -> Findings:
-    """Start Spark as a job with these settings would, examine it, and stop it.
+    """Start Spark as a job with these settings would (a session, where it is Spark Connect), examine it, and stop it.
 
     A Spark that cannot be started is a finding, not an error.
 
@@ -141,28 +146,40 @@ def examine_master(settings: Mapping[str, Any], timeout_s: float = BUDGET_S) -> 
     mistakes, _ = look_for_mistakes(settings)
     if mistakes:
         return Findings.of_errors("settings", mistakes)
+    found: dict[str, Finding] = {}
     try:
-        java = find_java()
+        connect = session.connect_url(settings) is not None
+        if not connect:
+            java = find_java()
+            found["Java"] = Finding("Java", "ok", f"Java {java.version} at {java.path}")
+    except ConfigurationError as error:
+        return Findings.of_errors("settings", [error])
     except JavaNotFoundError as error:
         return Findings.of_errors("Java", [error])
-    found_java = Finding("Java", "ok", f"Java {java.version} at {java.path}")
+    spark = None
     try:
-        context = _start_spark(_with_quick_start(settings))
-        if context is None:
-            return Findings(
-                (
-                    found_java,
-                    Finding("Spark", "fail", f"it did not start within {_START_S:.0f} s", "look at Spark's log"),
-                )
-            )
-        session.wait_for_task_slots(context, None, int(_EXECUTORS_S * 1000), _NEXT_EXECUTOR_S)
-        _executors_come(ClassicApplication(context), min(_TASKS_MIN, session.task_slots(context)), _EXECUTORS_S)
-        findings = examine(context, settings, timeout_s)
+        spark = _start_spark(settings if connect else _with_quick_start(settings))
+        if spark is None:
+            late = Finding("Spark", "fail", f"it did not start within {_START_S:.0f} s", "look at Spark's log")
+            return Findings((*found.values(), late))
+        if not session.is_connect(spark):
+            _wait_for_first_executors(ClassicApplication(spark))
+        findings = examine(spark, settings, timeout_s)
     except FlinkishError as error:
-        return Findings((found_java, *Findings.of_errors("Spark", [error]).lines))
+        return Findings((*found.values(), *Findings.of_errors("Spark", [error]).lines))
     finally:
+        if session.is_connect(spark):
+            stop_session(spark)
         session.shut_down()
-    return Findings(tuple(found_java if line.check == "Java" else line for line in findings.lines))
+    return Findings(tuple(found.get(line.check, line) for line in findings.lines))
+
+
+def _wait_for_first_executors(application: ClassicApplication) -> None:
+    if application.allocates_dynamically():
+        return  # they come when tasks wait
+    context = application.context
+    session.wait_for_task_slots(context, None, int(_EXECUTORS_S * 1000), _NEXT_EXECUTOR_S)
+    _executors_come(application, min(_TASKS_MIN, session.task_slots(context)), _EXECUTORS_S)
 
 
 def _with_quick_start(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,12 +193,12 @@ def _with_quick_start(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _start_spark(settings: Mapping[str, Any]) -> Any:
-    """The SparkContext; None: it did not start in time.  Ctrl-C ends the wait."""
+    """The SparkContext or Spark Connect session; None: it did not start in time.  Ctrl-C ends the wait."""
     result: list[Any] = []
 
     def start() -> None:
         try:
-            result.append(session.get_or_create_context(2, settings))
+            result.append(session.get_or_create(2, settings))
         except BaseException as error:  # raised in the thread that waits
             result.append(error)
 

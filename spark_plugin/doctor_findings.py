@@ -171,6 +171,7 @@ def spark_kind(master: str, connect: bool, conf: Mapping[str, str], environ: Map
 
 def judge(driver: DriverFacts, reports: Sequence[Mapping[str, Any]]) -> Findings:
     """All findings of a session that is up."""
+    reports = _with_hosts_told_apart(reports)
     return Findings(
         (
             judge_settings(driver),
@@ -187,6 +188,20 @@ def judge(driver: DriverFacts, reports: Sequence[Mapping[str, Any]]) -> Findings
             judge_clock(driver, reports),
         )
     )
+
+
+def _with_hosts_told_apart(reports: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Hosts of one name that have different addresses, as containers may, get these into their names."""
+    addresses: dict[str, set[str]] = {}
+    for report in reports:
+        if "address" in report:
+            addresses.setdefault(report["host"], set()).add(report["address"])
+    return [
+        {**report, "host": f"{report['host']} ({report['address']})"}
+        if "address" in report and len(addresses[report["host"]]) > 1
+        else report
+        for report in reports
+    ]
 
 
 def judge_settings(driver: DriverFacts) -> Finding:
@@ -214,6 +229,9 @@ def judge_slots(driver: DriverFacts, reports: Sequence[Mapping[str, Any]]) -> Fi
     if total is None:
         if reports:
             return Finding(check, "ok", f"at least {len(reports)} tasks run at once; how many in all is not known")
+        if not driver.asked:
+            return Finding(check, "warn", "not tried: executors come with the tasks that wait for them",
+                           "examine again when the launch is allowed")  # fmt: skip
         return Finding(check, "fail", f"none of {driver.asked} tasks began within {driver.budget_s:.0f} s",
                        "look at Spark's log, and whether its executors have started")  # fmt: skip
     free = max(0, total - driver.slots_busy)
@@ -227,7 +245,7 @@ def judge_slots(driver: DriverFacts, reports: Sequence[Mapping[str, Any]]) -> Fi
                        "look at the cluster manager: has it free cores and memory for this application?")  # fmt: skip
     if free == 0:
         return Finding(check, "warn", found, "a job waits for slot.request.timeout; end what holds them")
-    if not reports and not driver.job_failure:
+    if not reports and driver.asked and not driver.job_failure:
         return Finding(check, "fail", f"{found}, but none of {driver.asked} tasks began within "
                        f"{driver.budget_s:.0f} s", "look at Spark's log, and whether its executors have started")  # fmt: skip
     if driver.asked == 1 and free > 1:
@@ -279,7 +297,7 @@ def judge_slot_to_driver(driver: DriverFacts, reports: Sequence[Mapping[str, Any
     check = "slot to driver"
     addresses = ", ".join(driver.addresses)
     if not reports:
-        return _not_tried(check, f"the driver would be at {addresses}")
+        return _not_tried(check, f"the driver would be at {addresses}" if addresses else "")
     failed = [(r["host"], r) for r in reports if all(one["failure"] for one in r["driver"])]
     if failed:
         tried = ", ".join(f"{one['address']} ({one['failure']})" for one in failed[0][1]["driver"])

@@ -102,8 +102,9 @@ def probe(task: dict) -> dict:
         if driver is not None:
             open_things.enter_context(driver)
             answers = LineReader(driver, task["token"])
+            report["address"] = driver.getsockname()[0]
             try:
-                listener = open_things.enter_context(_PeerListener(driver.getsockname()[0], task["token"]))
+                listener = open_things.enter_context(_PeerListener(report["address"], task["token"]))
                 _meet(task, report, driver, answers, listener, deadline_s)
             except (OSError, ProtocolError) as error:
                 report["meeting_failure"] = failure_text(error)

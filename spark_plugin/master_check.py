@@ -1,6 +1,6 @@
-"""Refuse a Spark master that cannot work from here, before a JVM starts.
+"""Refuse a Spark master, or a server of Spark Connect, that cannot work from here, before a JVM starts.
 
-Spark itself tries for a minute and more, or its JVM ends and PySpark does not say why.
+Spark itself tries for a minute and more (Spark Connect for ten), or its JVM ends and PySpark does not say why.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import socket
 import time
 from typing import Mapping, Optional, Sequence
 from urllib.parse import urlsplit
+from urllib.request import proxy_bypass_environment
 
 from flinkish.common.notices import notify
 from flinkish.errors import ConnectionLostError, UnsupportedSparkError
@@ -26,6 +27,13 @@ _NOTICE_S = 2.0
 _REFUSED = os.strerror(errno.ECONNREFUSED)
 _HADOOP_VARIABLES = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _PROXY_VARIABLES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+_GRPC_PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
+_CONNECT_PORT = 15002
+_ADVICE = {
+    "spark": "start the master, or give its address as its web page shows it",
+    "k8s": "give the address that `kubectl cluster-info` shows, and open the way to it",
+    "sc": "start the server (sbin/start-connect-server.sh), or give its address as sc://HOST:PORT",
+}
 
 
 def check_master_works(master: str, environ: Mapping[str, str] = os.environ) -> None:
@@ -36,7 +44,7 @@ def check_master_works(master: str, environ: Mapping[str, str] = os.environ) -> 
         UnsupportedSparkError: YARN without its configuration.
         ConnectionLostError: nobody listens at any of its addresses.
     """
-    where = f"master {master}"
+    where = f"master {without_secrets(master)}"
     if master == "yarn" and not any(environ.get(name) for name in _HADOOP_VARIABLES):
         raise UnsupportedSparkError(
             "could not start Spark on YARN",
@@ -46,24 +54,35 @@ def check_master_works(master: str, environ: Mapping[str, str] = os.environ) -> 
         )
     failures = _failures_to_connect(master_addresses(master, environ), where)
     if failures:
-        standalone = master.startswith("spark:")
+        form = master.partition(":")[0]
+        of_whom = "its master's address" if form != "sc" else "the address of its Connect server"
         raise ConnectionLostError(
-            "could not start Spark: nobody answers at its master's address",
+            f"could not start Spark: nobody answers at {of_whom}",
             where=where,
             why=f"tried {', '.join(failures)}",
-            do="start the master, or give its address as its web page shows it" if standalone
-            else "give the address that `kubectl cluster-info` shows, and open the way to it",
-        )  # fmt: skip
+            do=_ADVICE[form],
+        )
+
+
+def without_secrets(master: str) -> str:
+    """For texts that users see: the parameters of a Spark Connect URL may hold a token.
+
+    >>> without_secrets("sc://host:15002/;token=secret")
+    'sc://host:15002/'
+    """
+    return master.partition(";")[0]
 
 
 def master_addresses(master: str, environ: Mapping[str, str]) -> list[tuple[str, int]]:
-    """Where a standalone master or the API server of Kubernetes should listen; empty where the master does
-    not say it, or a proxy stands between.
+    """Where a standalone master, the API server of Kubernetes or a server of Spark Connect should listen; empty
+    where the master does not say it, or a proxy stands between.
 
     >>> master_addresses("spark://a:7077,[::1]:7078", {})
     [('a', 7077), ('::1', 7078)]
     >>> master_addresses("k8s://api.cluster", {}), master_addresses("k8s://http://127.0.0.1:8001", {})
     ([('api.cluster', 443)], [('127.0.0.1', 8001)])
+    >>> master_addresses("sc://host/;token=secret", {}), master_addresses("sc://[::1]:7", {})
+    ([('host', 15002)], [('::1', 7)])
     """
     if master.startswith("spark://"):
         found = (re.fullmatch(r"\[?(.+?)\]?:(\d+)", part.strip()) for part in master[len("spark://") :].split(","))
@@ -73,7 +92,18 @@ def master_addresses(master: str, environ: Mapping[str, str]) -> list[tuple[str,
         parts = urlsplit(url if "://" in url else f"https://{url}")
         default = 80 if parts.scheme == "http" else 443
         return [(parts.hostname, parts.port or default)] if parts.hostname else []
+    if master.startswith("sc://"):
+        parts = urlsplit(without_secrets(master))
+        if not parts.hostname or _grpc_takes_a_proxy(parts.hostname, environ):
+            return []
+        return [(parts.hostname, parts.port or _CONNECT_PORT)]
     return []
+
+
+def _grpc_takes_a_proxy(host: str, environ: Mapping[str, str]) -> bool:
+    exceptions = {"no": environ.get("no_proxy", "")}
+    has_one = any(environ.get(name) for name in _GRPC_PROXY_VARIABLES)
+    return has_one and not proxy_bypass_environment(host, exceptions)
 
 
 def _failures_to_connect(addresses: Sequence[tuple[str, int]], where: str) -> list[str]:

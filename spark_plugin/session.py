@@ -22,14 +22,15 @@ from typing import Any, Callable, Iterator, Mapping, Optional
 
 from flinkish.common.driver_only import check_in_driver
 from flinkish.common.notices import notify
-from flinkish.errors import FlinkishError, ResourceError, UnsupportedSparkError
+from flinkish.errors import ConfigurationError, FlinkishError, ResourceError, UnsupportedSparkError
 from spark_plugin.java import find_java
-from spark_plugin.master_check import check_master_works
+from spark_plugin.master_check import check_master_works, without_secrets
 from spark_plugin.spark_errors import fold_spark_error
 
 log = logging.getLogger(__name__)
 
 SPARK_MASTER_KEY = "flinkish.spark.master"
+REMOTE_KEY, REMOTE_VARIABLE = "spark.remote", "SPARK_REMOTE"  # Spark's own
 #: For a JVM that lives shortly: the quick compiler halves what its start costs (20 to 11 CPU seconds,
 #: measured with pyspark 4.3).  Where DataFrame jobs run too, the other one pays off.
 QUICK_START = "-XX:TieredStopAtLevel=1"
@@ -104,6 +105,34 @@ def task_slots_of_master(master: str, task_cpus: int, cores: int) -> Optional[in
     return None
 
 
+def connect_url(configuration: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Optional[str]:
+    """The Spark Connect that is asked for: by a master ``sc://...``, by Spark's key ``spark.remote``, else by
+    ``SPARK_REMOTE``.
+
+    Returns:
+        None: none is; "": this process uses Spark Connect, PySpark may know which.
+    Raises:
+        ConfigurationError: a master and another Spark Connect are, which PySpark refuses too.
+
+    >>> connect_url({"flinkish.spark.master": "sc://a:15002"}, {"SPARK_REMOTE": "sc://b"})
+    'sc://a:15002'
+    >>> connect_url({"flinkish.spark.master": "local[2]"}, {}) is None
+    True
+    """
+    master, given = (str(configuration.get(key) or "").strip() for key in (SPARK_MASTER_KEY, REMOTE_KEY))
+    if master.startswith("sc://") and given in ("", master):
+        return master
+    name, remote = (REMOTE_KEY, given) if given else (REMOTE_VARIABLE, environ.get(REMOTE_VARIABLE, ""))
+    if master and remote:
+        raise ConfigurationError(
+            "could not choose between two Sparks",
+            where=f"{SPARK_MASTER_KEY} (--master) and {name}",
+            why=f"one is {without_secrets(master)}, the other {without_secrets(remote)}",
+            do="take one of them away",
+        )
+    return remote or ("" if "SPARK_CONNECT_MODE_ENABLED" in environ else None)
+
+
 # ---- contexts and sessions --------------------------------------------------------------------------
 
 
@@ -136,6 +165,19 @@ def active_context() -> Optional[Any]:
     return context if getattr(context, "_jsc", None) is not None else None
 
 
+def active_connect_session() -> Optional[Any]:
+    """The Spark Connect session that this process has made, or None."""
+    module = sys.modules.get("pyspark.sql.connect.session")  # nobody has made one without it
+    if module is None:
+        return None
+    from pyspark.errors import PySparkRuntimeError
+
+    try:
+        return module.SparkSession.active()
+    except PySparkRuntimeError:
+        return None
+
+
 def get_or_create_context(tasks_needed: int, configuration: Mapping[str, Any]) -> Any:
     """The active SparkContext, or a new one that has room for the slots.
 
@@ -160,18 +202,47 @@ def get_or_create_context(tasks_needed: int, configuration: Mapping[str, Any]) -
 
 
 def get_or_create(tasks_needed: int, configuration: Mapping[str, Any]) -> Any:
-    """The Spark of this process: its Spark Connect session where it talks to Spark that way, else as
-    ``get_or_create_context``."""
-    if "SPARK_REMOTE" in os.environ or "SPARK_CONNECT_MODE_ENABLED" in os.environ:
+    """The Spark of this process: its Spark Connect session, else its SparkContext, else a new one of what
+    ``connect_url`` or ``get_or_create_context`` says.
+
+    Raises:
+        ConfigurationError: of ``connect_url``; else as ``get_or_create_context``.
+    """
+    spark = active_connect_session()
+    if spark is None:
+        url = connect_url(configuration) if active_context() is None else None
+        if url is None:
+            return get_or_create_context(tasks_needed, configuration)
+        with _lock:
+            spark = _start_connect_session(url, configuration)
+    context = active_context()
+    if context is not None:  # remote("local"): the server is this process
+        _leave_slots_to_the_job_manager(context)
+    return spark
+
+
+def _start_connect_session(url: str, configuration: Mapping[str, Any]) -> Any:
+    check_in_driver("start Spark")
+    given = {key: str(value) for key, value in configuration.items() if key.startswith("spark.")}
+    do = "correct the address, sc://HOST:PORT, or the settings that begin with spark."
+    try:
+        if url.startswith("local"):  # the server is to start here
+            find_java()
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        check_master_works(url)
         from pyspark.sql import SparkSession
 
-        check_in_driver("start Spark")
-        spark = SparkSession.builder.getOrCreate()
-        context = active_context()
-        if context is not None:  # remote("local"): the server is this process
-            _leave_slots_to_the_job_manager(context)
-        return spark
-    return get_or_create_context(tasks_needed, configuration)
+        builder = SparkSession.builder.config(map=given)
+        return (builder.remote(url) if url else builder).getOrCreate()
+    except FlinkishError:
+        raise
+    except Exception as error:
+        raise ResourceError(
+            "could not start a session of Spark Connect",
+            where=without_secrets(url) or "this process",
+            why=fold_spark_error(str(error)),
+            do="pip install 'flinkish[connect]'" if isinstance(error, ImportError) else do,
+        ) from error
 
 
 def get_or_create_session(tasks_needed: int, configuration: Mapping[str, Any]) -> Any:

@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="run a job script in this Python")
     run.add_argument(
         "--master",
-        help=f'Spark master, or "{MINI_CLUSTER}" for local processes without Spark '
+        help=f'Spark master, sc://HOST:PORT for Spark Connect, or "{MINI_CLUSTER}" for local processes without Spark '
         "(default: local Spark with a core more than the job needs)",
     )
     _add_settings(run)
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(command=_demo)
 
     doctor = commands.add_parser("doctor", help="try what jobs need of Spark, and say what will not work")
-    doctor.add_argument("--master", help="Spark master (default: local Spark)")
+    doctor.add_argument("--master", help="Spark master, or sc://HOST:PORT for Spark Connect (default: local Spark)")
     _add_settings(doctor)
     doctor.add_argument(
         "--timeout", type=float, default=10.0, metavar="SECONDS",

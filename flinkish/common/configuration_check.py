@@ -54,9 +54,12 @@ _WITHOUT_EFFECT = {
 _OLDER_KEYS = {key for option in options.ALL_OPTIONS.values() for key in option.older_keys}
 _MASTER = re.compile(
     r"local|local\[\s*(\*|\d+)\s*(,\s*\d+\s*)?\]|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]"
-    r"|spark://.+|yarn|k8s://.+"
+    r"|spark://.+|yarn|k8s://.+|sc://.+"
 )
-_MASTERS = "local, local[N], local[*], local[N,F], local-cluster[N,CORES,MB], spark://..., yarn, k8s://..."
+_MASTERS = (
+    "local, local[N], local[*], local[N,F], local-cluster[N,CORES,MB], spark://..., yarn, k8s://..., "
+    "sc://... (Spark Connect)"
+)
 
 
 def check_configuration(settings: Mapping[str, Any], where: str = "the configuration of the job") -> list[str]:
@@ -76,14 +79,19 @@ def check_configuration(settings: Mapping[str, Any], where: str = "the configura
     return warnings
 
 
-def look_for_mistakes(settings: Mapping[str, Any]) -> tuple[list[InvalidJobError], list[str]]:
-    """All that ``check_configuration`` would raise, one after the other, and its warnings."""
+def look_for_mistakes(
+    settings: Mapping[str, Any], strangers: bool = False
+) -> tuple[list[InvalidJobError], list[str]]:
+    """All that ``check_configuration`` would raise, one after the other, and its warnings.
+
+    strangers: warn also of the keys that are nobody's concern, except for those of Spark.
+    """
     errors: list[InvalidJobError] = []
     warnings: list[str] = []
     values: dict[str, Any] = {}
     for key in sorted(settings):
         try:
-            warnings += _check_key(key)
+            warnings += _check_key(key, strangers)
         except InvalidJobError as error:
             errors.append(error)
     for key, option in options.ALL_OPTIONS.items():
@@ -137,9 +145,9 @@ def check_master(master: str, where: str) -> None:
     )
 
 
-def _check_key(key: str) -> list[str]:
-    """A warning when the key is probably mistyped."""
-    if key in options.ALL_OPTIONS or key in _OLDER_KEYS or key in _FLINK_KEYS or key.startswith("spark."):
+def _check_key(key: str, strangers: bool) -> list[str]:
+    """A warning when the key is probably mistyped, or a stranger."""
+    if key in options.ALL_OPTIONS or key in _OLDER_KEYS or key.startswith("spark."):
         return []
     if any(option.kind == "map" and key.startswith(known + ".") for known, option in options.ALL_OPTIONS.items()):
         return []
@@ -147,8 +155,10 @@ def _check_key(key: str) -> list[str]:
     if why is not None:
         return [f'the setting "{key}" has no effect: {why}']
     if not key.startswith(_OWN):
-        near = difflib.get_close_matches(key, options.ALL_OPTIONS, 1, _NEAR)
-        return [f'the setting "{key}" has no effect; did you mean "{known}"?' for known in near]
+        near = [] if key in _FLINK_KEYS else difflib.get_close_matches(key, options.ALL_OPTIONS, 1, _NEAR)
+        if near:
+            return [f'the setting "{key}" has no effect; did you mean "{near[0]}"?']
+        return [f'the setting "{key}" has no effect, unless the job itself reads it'] if strangers else []
     own = [known for known in options.ALL_OPTIONS if known.startswith(_OWN)]
     nearest = difflib.get_close_matches(key, own, 1, 0.0)[0]
     do = f'did you mean "{nearest}"?'

@@ -149,7 +149,8 @@ SPARK_MASTER = _option(
     "flinkish.spark.master",
     "string",
     None,
-    "Spark master when flinkish makes the session itself. Unset: spark-submit's or local.",
+    "Spark master when flinkish makes the session itself; sc://HOST:PORT: a server of Spark Connect. Unset: "
+    "spark-submit's or local.",
 )
 LAUNCH_MODE = _option(
     "flinkish.launch-mode",

@@ -162,9 +162,9 @@ def _session_cluster(needed: int, configuration: Mapping[str, Any], spark: Any) 
 
 
 def _spark(needed: int, configuration: Mapping[str, Any]) -> Any:
-    from spark_plugin.session import active_context, get_or_create
+    from spark_plugin.session import active_connect_session, active_context, get_or_create
 
-    if active_context() is None:
+    if active_connect_session() is None and active_context() is None:
         notify("Starting Spark ...")
     per_task = options.read(configuration, options.NUM_TASK_SLOTS)
     return get_or_create(-(-needed // per_task), configuration)

@@ -68,13 +68,19 @@ def test_what_is_out_of_reach_is_told_and_the_rest_is_tried_all_the_same(spark_o
     settings = {
         "jobmanager.rpc.address": "192.0.2.1",
         STORAGE: str(tmp_path / "file" / "checkpoints"),
+        "foo": "bar",
+        "taskmanager.numberOfTaskSlot": "1",
     }
     with nothing_left(tmp_path):
         findings = doctor.examine(context, settings, PATIENT_S)
     assert statuses(findings) == {
-        **ALL_OK, "launch": "warn", "slot to driver": "fail", "slot to slot": "warn",
+        **ALL_OK, "settings": "warn", "launch": "warn", "slot to driver": "fail", "slot to slot": "warn",
         "checkpoints": "fail", "clock": "warn",
     }, findings  # fmt: skip
+    assert findings.of("settings").found == (
+        'the setting "foo" has no effect, unless the job itself reads it; '
+        'the setting "taskmanager.numberOfTaskSlot" has no effect; did you mean "taskmanager.numberOfTaskSlots"?'
+    )
     reach = findings.of("slot to driver")
     assert "2 of 2 tasks" in reach.found and "tried 192.0.2.1:" in reach.found
     assert "spark.driver.host" in reach.do

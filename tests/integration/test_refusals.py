@@ -327,7 +327,8 @@ def test_dynamic_allocation_is_refused_and_the_doctor_says_so_too(spark_of_tests
     assert not context.statusTracker().getActiveJobsIds()
     findings = doctor.examine(context, timeout_s=60)
     launch = findings.of("launch")
-    assert launch.status == "fail" and not findings.jobs_will_run, findings
+    assert [line for line in findings.lines if line.status == "fail"] == [launch] and not findings.jobs_will_run, findings
+    assert findings.of("task slots").found.startswith("not tried")
     assert "dynamic allocation" in launch.found and "spark.dynamicAllocation.enabled=false" in launch.do
 
 

@@ -24,6 +24,7 @@ from spark_plugin.session_cluster import SessionCluster
 #: A busy machine takes long to start Spark.
 PATIENT = {"slot.request.timeout": "180 s"}
 START_TIMEOUT_S = 180
+FLINKISH = ("-m", "flinkish.cli")
 
 
 class ConnectProgram:
@@ -122,6 +123,56 @@ def test_the_doctor_finds_that_jobs_run_here(spark):
     assert findings.of("Spark").found.endswith(", Spark Connect, local, master local[4]")
     assert findings.of("Java").found == "runs on the server of Spark Connect"
     assert "12 connections between 4 tasks" in findings.of("slot to slot").found
+
+
+WITHOUT_JAVA = {"PATH": "", "JAVA_HOME": None}  # no other Spark can start
+
+
+JOB = """
+import sys
+from flinkish.datastream import StreamExecutionEnvironment
+
+if sys.argv[1:]:
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+env = StreamExecutionEnvironment.get_execution_environment({"slot.request.timeout": "180 s"})
+with env.from_sequence(1, 10).map(lambda number: 2 * number).execute_and_collect() as results:
+    print(sum(results))
+"""
+
+
+def test_a_program_runs_in_the_connect_session_that_it_has_made(program, run_python, tmp_path):
+    (tmp_path / "job.py").write_text(JOB)
+    done = run_python("job.py", program.found["url"], environ=WITHOUT_JAVA)
+    assert (done.returncode, done.stdout) == (0, "110\n"), done.stderr
+
+
+#: How a command is told a Spark Connect server: arguments and variables.
+WAYS = {
+    "--master": lambda url: (["--master", url], {}),
+    "-D": lambda url: (["-D", f"spark.remote={url}"], {}),
+    "SPARK_REMOTE": lambda url: ([], {"SPARK_REMOTE": url}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_job_runs_on_the_connect_server_that_its_settings_name(program, run_python, tmp_path, way):
+    (tmp_path / "job.py").write_text(JOB)
+    arguments, environ = WAYS[way](program.found["url"])
+    done = run_python(*FLINKISH, "run", *arguments, "job.py", environ={**WITHOUT_JAVA, **environ})
+    assert (done.returncode, done.stdout) == (0, "110\n"), done.stderr
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_doctor_examines_the_connect_server_that_its_settings_name(program, run_python, way):
+    arguments, environ = WAYS[way](program.found["url"])
+    done = run_python(
+        *FLINKISH, "doctor", "--json", "--timeout", 60, *arguments, environ={**WITHOUT_JAVA, **environ}
+    )
+    findings = {line["check"]: line for line in json.loads(done.stdout)["findings"]}
+    assert done.returncode == 0 and {line["status"] for line in findings.values()} == {"ok"}, done.stdout + done.stderr
+    assert findings["Spark"]["found"].endswith(", Spark Connect, local, master local[4]")
 
 
 class Forwarder:
@@ -235,3 +286,25 @@ def test_slots_that_wait_for_cores_are_interrupted_when_their_job_is_given_up(sp
             beside.execute()
         assert "2 Spark tasks must start together" in caught.value.why
         assert time.monotonic() - started_s < 60
+
+
+def test_a_connect_server_that_is_not_there_is_told_at_once_and_its_token_is_not(run_python, tmp_path):
+    (tmp_path / "job.py").write_text(JOB)
+    began_s = time.monotonic()
+    done = run_python(*FLINKISH, "run", "job.py", environ={"SPARK_REMOTE": "sc://127.0.0.1:1/;token=secret"})
+    assert time.monotonic() - began_s < 60 and done.returncode == 1 and "secret" not in done.stderr
+    refusal = done.stderr[done.stderr.index("could not start Spark") :].splitlines()
+    assert refusal[0] == "could not start Spark: nobody answers at the address of its Connect server"
+    assert refusal[1] == "  where: master sc://127.0.0.1:1/"
+    assert refusal[2] == "  why: tried 127.0.0.1:1 (Connection refused)"
+    assert refusal[3].startswith("  do: start the server")
+
+
+def test_a_master_beside_another_connect_server_is_refused(run_python, tmp_path):
+    (tmp_path / "job.py").write_text(JOB)
+    arguments = ["--master", "local[2]", "-D", "spark.remote=sc://h/;token=secret"]
+    done = run_python(*FLINKISH, "run", *arguments, "job.py")
+    assert done.returncode == 1 and "could not choose between two Sparks" in done.stderr
+    assert "why: one is local[2], the other sc://h/\n" in done.stderr and "secret" not in done.stderr
+    found = run_python(*FLINKISH, "doctor", *arguments)
+    assert found.returncode == 1 and "fail settings          could not choose between two Sparks" in found.stdout

@@ -49,8 +49,11 @@ def test_a_key_that_is_nearly_a_known_one_gives_a_suggestion(key, nearest):
         "pipeline.jars", "pipeline.global-job-parameters.day", "metrics.latency.granularity", "rest.bind-port",
     ],
 )  # fmt: skip
-def test_keys_of_the_user_of_spark_and_of_flink_stay_silent(key):
+def test_keys_of_the_user_of_spark_and_of_flink_stay_silent_except_where_strangers_are_asked_for(key):
     assert check_configuration({key: "x"}) == []
+    known = key.startswith(("spark.", "pipeline.global-job-parameters.")) or key == "state.checkpoints.dir"
+    warning = f'the setting "{key}" has no effect, unless the job itself reads it'
+    assert look_for_mistakes({key: "x"}, strangers=True) == ([], [] if known else [warning])
 
 
 @pytest.mark.parametrize(
@@ -148,7 +151,7 @@ def test_exactly_the_options_that_nothing_reads_are_marked_as_not_used():
 @pytest.mark.parametrize(
     "master",
     ["local", "local[4]", "local[*]", "local[2,3]", "local[*, 3]", "local-cluster[2,1,1024]", "spark://h:7077", "yarn",
-     "k8s://https://h:6443"],
+     "k8s://https://h:6443", "sc://h:15002/;token=t"],
 )  # fmt: skip
 def test_the_known_forms_of_a_master_pass(master):
     check_master(master, "--master")

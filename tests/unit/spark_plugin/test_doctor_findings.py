@@ -131,12 +131,32 @@ def test_what_the_tasks_report(changes, check, status, found, do):
     assert judge(DRIVER, reports(**changes)).jobs_will_run == (status != "fail")
 
 
+def test_hosts_of_one_name_are_told_apart_by_their_addresses():
+    both = [report(0, host="box", address="10.0.0.1"), report(1, host="box", address="10.0.0.2")]
+    assert line("slot to slot", of=both).found.endswith("between 2 tasks on 2 host(s)")
+    assert line("local disk", of=both).found.endswith(" on box (10.0.0.1)")
+    same = [report(0, host="box", address="10.0.0.1"), report(1, host="box", address="10.0.0.1")]
+    assert line("slot to slot", of=same).found.endswith("between 2 tasks on 1 host(s)")
+    assert line("local disk", of=same).found.endswith(" on box")
+
+
 def test_storage_that_only_some_executors_see_fails():
     driver = replace(DRIVER, storage_uri="/checkpoints")
     ok, other = {"failure": ""}, {"failure": "it is another disk"}
     assert line("checkpoints", driver, reports(storage=ok)).status == "ok"
     finding = line("checkpoints", driver, [report(0, storage=ok), report(1, storage=other)])
     assert finding.status == "fail" and "from executors (host1): it is another disk" in finding.found
+
+
+REFUSAL = ("could not start slots with dynamic allocation", "it is on", "turn it off")
+
+
+@pytest.mark.parametrize("total, status, found", [(None, "warn", "not tried: executors"), (4, "ok", "4 free of 4")])
+def test_where_no_task_was_asked_for_none_is_missed(total, status, found):
+    findings = judge(replace(DRIVER, slots_total=total, asked=0, together_ms=None, refusal=REFUSAL), [])
+    slots = findings.of("task slots")
+    assert slots.status == status and slots.found.startswith(found)
+    assert [one.check for one in findings.lines if one.status == "fail"] == ["launch"]
 
 
 def test_without_a_report_the_lines_say_that_nothing_was_tried():

@@ -57,6 +57,7 @@ def test_tasks_meet_and_connect_to_each_other():
         reports = hold(meeting, 3)
         assert meeting.over and meeting.together_ms is not None
         assert [meeting.reports[i] for i in range(3)] == reports
+    assert {report["address"] for report in reports} == {"127.0.0.1"}
     for index, report in enumerate(reports):
         assert sorted(peer["index"] for peer in report["peers"]) == sorted({0, 1, 2} - {index})
         assert [peer["failure"] for peer in report["peers"]] == ["", ""]

@@ -22,8 +22,10 @@ def test_yarn_needs_its_configuration():
 
 
 @pytest.mark.parametrize(
-    "form, advice", [("spark://{}", "start the master"), ("k8s://https://{}", "kubectl"), ("k8s://{}", "kubectl")]
-)
+    "form, advice",
+    [("spark://{}", "start the master"), ("k8s://https://{}", "kubectl"), ("k8s://{}", "kubectl"),
+     ("sc://{}/;token=secret", "start the server")],
+)  # fmt: skip
 def test_a_master_that_nobody_listens_at_is_refused_with_its_address(form, advice, monkeypatch):
     monkeypatch.setattr(master_check, "START_TIMEOUT_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -32,7 +34,7 @@ def test_a_master_that_nobody_listens_at_is_refused_with_its_address(form, advic
     with pytest.raises(ConnectionLostError) as refused:
         check_master_works(form.format(address), {})
     error = refused.value
-    assert error.where == f"master {form.format(address)}" and advice in error.do
+    assert error.where == f"master {form.format(address).removesuffix(';token=secret')}" and advice in error.do
     assert error.why == f"tried {address} (Connection refused)"
 
 
@@ -70,5 +72,8 @@ def test_a_master_that_is_just_starting_is_waited_for(monkeypatch):
 
 def test_where_a_proxy_stands_between_or_the_master_says_no_address_nothing_is_tried():
     assert master_addresses("k8s://https://127.0.0.1:1", {"https_proxy": "http://proxy"}) == []
+    assert master_addresses("sc://connect.cluster", {"http_proxy": "http://proxy"}) == []
+    beside_it = {"http_proxy": "http://proxy", "no_proxy": ".cluster,127.0.0.1"}
+    assert master_addresses("sc://connect.cluster", beside_it) == [("connect.cluster", 15002)]
     for master in ("", "local[2]", "local-cluster[2,1,1024]", "yarn", "spark://without-port"):
         assert master_addresses(master, {}) == []

@@ -3,9 +3,11 @@ import logging
 import pytest
 
 from flinkish.common.notices import listen
+from flinkish.errors import ConfigurationError
 from spark_plugin import session
 from spark_plugin.session import (
     choose_master,
+    connect_url,
     is_local,
     is_on_this_machine,
     task_slots_of_master,
@@ -28,6 +30,40 @@ from spark_plugin.session import (
 )
 def test_a_local_master_without_a_number_gets_a_core_more_than_the_slots(asked, found, cores, tasks, master):
     assert choose_master(asked, found, cores, tasks) == master
+
+
+@pytest.mark.parametrize(
+    "master, remote, variable, url",
+    [
+        (None, None, None, None),
+        ("local[2]", None, None, None),
+        ("sc://a", None, None, "sc://a"),
+        ("sc://a", "sc://a", "sc://b", "sc://a"),
+        (None, "sc://a", "sc://b", "sc://a"),
+        (None, None, "sc://b", "sc://b"),
+    ],
+)
+def test_settings_name_a_connect_server_before_the_environment_does(master, remote, variable, url):
+    configuration = {"flinkish.spark.master": master, "spark.remote": remote}
+    assert connect_url(configuration, {"SPARK_REMOTE": variable} if variable else {}) == url
+
+
+def test_a_process_that_is_in_connect_mode_already_has_a_server_of_no_name():
+    assert connect_url({}, {"SPARK_CONNECT_MODE_ENABLED": "1"}) == ""
+
+
+@pytest.mark.parametrize(
+    "configuration, environ, where",
+    [
+        ({"spark.remote": "sc://b"}, {}, "spark.remote"),
+        ({}, {"SPARK_REMOTE": "sc://b/;token=secret"}, "SPARK_REMOTE"),
+    ],
+)
+def test_a_master_beside_a_connect_server_is_refused_without_its_token(configuration, environ, where):
+    with pytest.raises(ConfigurationError) as refused:
+        connect_url({"flinkish.spark.master": "local[2]", **configuration}, environ)
+    assert refused.value.where.endswith(where)
+    assert "local[2]" in refused.value.why and "sc://b" in refused.value.why and "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
