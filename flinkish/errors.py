@@ -4,7 +4,8 @@
     ├── UserError                    the job or its code is at fault
     │   ├── InvalidJobError          the graph, a type or an option cannot work (found before launch)
     │   │   ├── UnpicklableFunctionError   a function captures what cannot travel
-    │   │   └── ConfigurationError         an option has a value that cannot be used
+    │   │   ├── ConfigurationError         an option has a value that cannot be used
+    │   │   └── MissingCallError           a method that another call must come before
     │   ├── UnstableKeyError         a key has no encoding that is the same in each process
     │   ├── StateMigrationError      saved state does not fit what the program declares now
     │   └── UserFunctionError        user code raised; carries its traceback, operator and record
@@ -88,6 +89,10 @@ class UnpicklableFunctionError(InvalidJobError):
 
 class ConfigurationError(InvalidJobError):
     """An option has a value that cannot be used."""
+
+
+class MissingCallError(InvalidJobError, AttributeError):
+    """A stream does not have a method that it would have after another call.  ``hasattr`` says that it has none."""
 
 
 class UnstableKeyError(UserError):

@@ -10,6 +10,7 @@ from flinkish.datastream.data_stream import DataStream
 from flinkish.datastream.function_adapters import broadcast_process_function_of, check_type
 from flinkish.datastream.functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
 from flinkish.datastream.keyed_stream import KeyedStream
+from flinkish.datastream.missing_calls import WithMissingCalls
 from flinkish.datastream.state import MapStateDescriptor
 from flinkish.datastream.transformations import (
     BroadcastProcessOperator,
@@ -44,8 +45,24 @@ class BroadcastStream:
         self.broadcast_state_descriptors = broadcast_state_descriptors
 
 
-class BroadcastConnectedStream:
+class BroadcastConnectedStream(WithMissingCalls):
     """A stream and the broadcast stream that it is connected to: made by ``stream.connect(broadcast_stream)``."""
+
+    _made_by = "connect(broadcast_stream)"
+    _missing_calls = {
+        **dict.fromkeys(
+            ("map", "flat_map"),
+            (
+                "broadcast state is there for process() alone",
+                "call process() with a BroadcastProcessFunction (a KeyedBroadcastProcessFunction on a stream with a "
+                "key), or broadcast() without a MapStateDescriptor",
+            ),
+        ),
+        "key_by": (
+            "a broadcast stream has no key",
+            "call key_by() on the other stream, before connect()",
+        ),
+    }
 
     def __init__(
         self,

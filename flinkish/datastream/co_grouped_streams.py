@@ -17,6 +17,7 @@ from flinkish.datastream.function_adapters import (
 from flinkish.datastream.functions import WindowFunction
 from flinkish.datastream.join_functions import CoGroupFunction
 from flinkish.datastream.keyed_stream import KeyedStream, common_key_type
+from flinkish.datastream.missing_calls import WithMissingCalls
 from flinkish.datastream.transformations import (
     MapOperator,
     OneInputTransformation,
@@ -30,8 +31,17 @@ from flinkish.datastream.windowed_stream import WindowedStream
 
 __all__ = ["CoGroupedStreams"]
 
+_CALLS = "where", "equal_to", "window", "apply"
+_OF_WINDOW = ("trigger", "evictor", "allowed_lateness")
 
-class CoGroupedStreams:
+
+def _needed_before(call: str, why: str) -> dict[str, tuple[str, str]]:
+    """What comes behind ``call``, which was left out."""
+    do = f"call {call}() before, as in a.join(b).where(key).equal_to(key).window(assigner).apply(function)"
+    return dict.fromkeys((*_CALLS[_CALLS.index(call) + 1 :], *_OF_WINDOW), (why, do))
+
+
+class CoGroupedStreams(WithMissingCalls):
     """Made by ``stream1.co_group(stream2)``::
 
         stream1.co_group(stream2).where(key1).equal_to(key2).window(assigner).apply(function)
@@ -41,6 +51,8 @@ class CoGroupedStreams:
     """
 
     method = "co_group"
+    _made_by = "co_group()"
+    _missing_calls = _needed_before("where", "the keys are not known yet")
 
     def __init__(self, input1: DataStream, input2: DataStream):
         self._inputs = input1, input2
@@ -54,8 +66,11 @@ class CoGroupedStreams:
         return _CoGroupWindowFunction(check_function(function, CoGroupFunction, "apply"))
 
 
-class Where:
+class Where(WithMissingCalls):
     """The key of the first stream is known."""
+
+    _made_by = "where()"
+    _missing_calls = _needed_before("equal_to", "the key of the second stream is not known yet")
 
     def __init__(self, streams: CoGroupedStreams, key_selector: Any, key_type: Optional[TypeInformation]):
         self._streams = streams
@@ -73,8 +88,11 @@ class Where:
         return EqualTo(streams, self._key1, key2, common_key_type(self._key_type, key_type2, streams.method))
 
 
-class EqualTo:
+class EqualTo(WithMissingCalls):
     """The keys of both are known."""
+
+    _made_by = "equal_to()"
+    _missing_calls = _needed_before("window", "records meet in windows, and there are none yet")
 
     def __init__(
         self, streams: CoGroupedStreams, key1: Callable, key2: Callable, key_type: Optional[TypeInformation]

@@ -27,6 +27,7 @@ from flinkish.datastream.function_adapters import (
     process_function_of,
 )
 from flinkish.datastream.functions import FilterFunction, FlatMapFunction, MapFunction, SinkFunction
+from flinkish.datastream.missing_calls import WithMissingCalls
 from flinkish.datastream.output_tag import OutputTag
 from flinkish.datastream.partitioners import (
     BroadcastPartitioner,
@@ -98,9 +99,10 @@ _, __getattr__, __dir__ = lazy_exports(
 
 
 #: What only a KeyedStream has.
-_NEEDS_KEY = frozenset(
+_NEEDS_KEY = dict.fromkeys(
     ("count_window", "interval_join", "max", "max_by", "min", "min_by", "pre_aggregate", "reduce", "sum",
-     "window")
+     "window"),
+    ("it needs a key", "call key_by(...) first (map() and others drop the key)"),
 )  # fmt: skip
 
 S = TypeVar("S", bound="_OperatorSettings")
@@ -189,7 +191,7 @@ class _OperatorSettings:
         return self
 
 
-class DataStream(_OperatorSettings):
+class DataStream(_OperatorSettings, WithMissingCalls):
     """A stream of records.
 
     Args:
@@ -197,20 +199,11 @@ class DataStream(_OperatorSettings):
         transformation: what produces its records.
     """
 
+    _missing_calls = _NEEDS_KEY
+
     def __init__(self, environment: "StreamExecutionEnvironment", transformation: Transformation):
         self.environment = environment
         self.transformation = transformation
-
-    if not TYPE_CHECKING:  # a type checker would take every name for known
-
-        def __getattr__(self, name: str) -> Any:
-            if name in _NEEDS_KEY:
-                raise AttributeError(
-                    f"{type(self).__name__} has no {name}(): it needs a key; call key_by(...) first "
-                    "(map() and others drop the key)"
-                )
-            text = f"{type(self).__name__!r} object has no attribute {name!r}"
-            raise AttributeError(text, name=name, obj=self)
 
     # ---- settings -------------------------------------------------------------------------------
 

@@ -10,18 +10,23 @@ from __future__ import annotations
 import copy
 import dataclasses
 import datetime
+import itertools
+import reprlib
 from decimal import Context, Decimal
 from numbers import Number
-from typing import Any, Optional, Union
+from typing import Any, Optional, Sequence, Union
 
 from flinkish.common.typeinfo import BasicTypeInfo, RowTypeInfo, TupleTypeInfo, TypeInformation
 from flinkish.common.types import Row
-from flinkish.errors import InvalidJobError
+from flinkish.common.user_traceback import is_raised_by_user_code
+from flinkish.errors import InvalidJobError, UserError
 
 Field = Union[int, str]
 
 #: Records of one field, at position 0.
 _SINGLE_VALUES = (Number, Decimal, str, bytes, datetime.date, datetime.time, datetime.timedelta)
+
+_LABELS_MAX = 30
 
 
 def check_field(field: Any, what: str) -> Field:
@@ -85,6 +90,44 @@ def get_field(record: Any, field: Field) -> Any:
     elif hasattr(record, field):
         return getattr(record, field)
     raise TypeError(f"a {type(record).__name__} has no field {field!r}: {record!r:.200}")
+
+
+def require_field(record: Any, field: Field, what: str) -> None:
+    """Refuse a record that `get_field` finds no ``field`` in.
+
+    Raises:
+        UserError: names the record and the fields that it has."""
+    try:
+        get_field(record, field)
+    except (LookupError, TypeError, ValueError, UserError) as error:
+        if is_raised_by_user_code(error):  # a property of the record
+            raise
+        labels = _labels(record)
+        raise UserError(
+            f"{what} cannot use the field {field!r}",
+            why=f"the record {reprlib.repr(record)} has no such field; its fields are {', '.join(labels)}"
+            if labels
+            else f"the record {reprlib.repr(record)} is a {type(record).__name__}, which has no fields",
+            do="give one of them" if labels else "use position 0, or map() it to a tuple before",
+        ) from error
+
+
+def _labels(record: Any) -> list[str]:
+    """The fields of a record, as far as they are known; each as it is written in the program."""
+    if isinstance(record, dict):
+        return [reprlib.repr(key) for key in itertools.islice(record, _LABELS_MAX)]
+    names: Sequence[str] = ()
+    if isinstance(record, Row):
+        names = record.get_field_names() or ()
+    elif hasattr(record, "_fields"):
+        names = record._fields
+    elif dataclasses.is_dataclass(record):
+        names = [each.name for each in dataclasses.fields(record)]
+    elif not isinstance(record, (tuple, list, *_SINGLE_VALUES)):
+        names = list(getattr(record, "__dict__", ()))
+    if not names and isinstance(record, (tuple, list, Row)):
+        return [str(position) for position in range(min(len(record), _LABELS_MAX))]
+    return [repr(name) for name in names[:_LABELS_MAX]]
 
 
 def with_field(record: Any, field: Field, value: Any) -> Any:

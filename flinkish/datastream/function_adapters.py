@@ -427,6 +427,12 @@ def keyed_process_function_of(function: Any) -> KeyedProcessFunction:
 
 
 def co_process_function_of(function: Any, keyed: bool) -> Any:
+    if isinstance(function, (BroadcastProcessFunction, KeyedBroadcastProcessFunction)):
+        raise InvalidJobError(
+            f"process() cannot use {_describe(function)} here",
+            why="neither stream has broadcast state: broadcast() was called without a MapStateDescriptor",
+            do='connect with stream.broadcast(MapStateDescriptor("rules", key_type, value_type))',
+        )
     if not keyed:
         if isinstance(function, KeyedCoProcessFunction):
             raise InvalidJobError(

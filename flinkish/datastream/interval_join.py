@@ -10,6 +10,7 @@ from flinkish.datastream.data_stream import DataStream
 from flinkish.datastream.function_adapters import check_type, process_join_function_of
 from flinkish.datastream.join_functions import ProcessJoinFunction
 from flinkish.datastream.keyed_stream import KeyedStream, common_key_type, with_key_type
+from flinkish.datastream.missing_calls import WithMissingCalls
 from flinkish.datastream.output_tag import OutputTag
 from flinkish.datastream.transformations import IntervalJoinOperator, TwoInputTransformation
 from flinkish.errors import InvalidJobError
@@ -17,11 +18,21 @@ from flinkish.errors import InvalidJobError
 __all__ = ["IntervalJoin", "IntervalJoined"]
 
 
-class IntervalJoin:
+class IntervalJoin(WithMissingCalls):
     """Made by ``keyed1.interval_join(keyed2)``; `between` says how near.
 
     Raises:
         InvalidJobError: the keys have different declared types."""
+
+    _made_by = "interval_join()"
+    _missing_calls = dict.fromkeys(
+        ("lower_bound_exclusive", "process", "side_output_left_late_data", "side_output_right_late_data",
+         "upper_bound_exclusive"),
+        (
+            "how near the records lie to each other is not known yet",
+            "call between() before: keyed1.interval_join(keyed2).between(lower, upper).process(function)",
+        ),
+    )  # fmt: skip
 
     def __init__(self, left: KeyedStream, right: KeyedStream):
         key_type = common_key_type(left.key_type, right.key_type, "interval_join")

@@ -23,6 +23,7 @@ class JoinedStreams(CoGroupedStreams):
     """
 
     method = "join"
+    _made_by = "join()"
 
     @staticmethod
     def _window_function(function: Any) -> WindowFunction:

@@ -104,6 +104,29 @@ class TimeWindow(Window):
         return f"TimeWindow(start={self.start}, end={self.end})"
 
 
+def long_to_int_with_bit_mixing(x: int) -> int:
+    """The number that PyFlink hashes a `CountWindow` by; nothing of it is cut off at 64 bits, as there.
+
+    Source: Flink's ``MathUtils.longToIntWithBitMixing``, the finalizer of SplitMix64."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        x = (x ^ x >> shift) * factor
+    return x
+
+
+def mod_inverse(x: int) -> int:
+    """A number whose product with an odd ``x`` ends, in binary, with 31 times 0 and a 1.  PyFlink hashes a
+    `TimeWindow` by it.
+
+    >>> mod_inverse(3) * 3 % 2**32
+    1
+
+    Source: Newton's method.  The first guess has 4 digits right, and each step doubles them."""
+    inverse = x**3
+    for _ in range(3):
+        inverse *= 2 - x * inverse
+    return inverse
+
+
 @total_ordering
 class CountWindow(Window):
     """The ``id``-th group of records of a key."""

@@ -20,6 +20,8 @@ from flinkish.datastream.time_window import (
     TimeWindow,
     TimeWindowSerializer,
     Window,
+    long_to_int_with_bit_mixing as long_to_int_with_bit_mixing,
+    mod_inverse as mod_inverse,
 )
 from flinkish.datastream.triggers import (
     ContinuousEventTimeTrigger,
@@ -27,6 +29,7 @@ from flinkish.datastream.triggers import (
     CountTrigger,
     DeltaTrigger,
     EventTimeTrigger,
+    Min as Min,
     NeverTrigger,
     ProcessingTimeoutTrigger,
     ProcessingTimeTrigger,

@@ -17,6 +17,7 @@ from typing import Any, Optional
 
 import cloudpickle
 
+from flinkish.common.watermark_strategy import WatermarkStrategy
 from flinkish.datastream.partitioners import StreamPartitioner
 from flinkish.errors import UnpicklableFunctionError
 from flinkish.graph.job_graph import JobGraph, JobVertex, OperatorChainSpec
@@ -221,7 +222,11 @@ def _suspects(chain: OperatorChainSpec) -> list[tuple[str, str, Any]]:
     suspects: list[tuple[str, str, Any]] = []
     for operator in chain.operators:
         for item in dataclasses.fields(operator.operator):
-            suspects.append((operator.name, item.name, getattr(operator.operator, item.name)))
+            value = getattr(operator.operator, item.name)
+            if isinstance(value, WatermarkStrategy):
+                suspects.append((operator.name, "timestamp assigner", value.timestamp_assigner))
+                suspects.append((operator.name, "watermark generator", value.generator_factory))
+            suspects.append((operator.name, item.name, value))
         for selector in operator.key_selectors:
             suspects.append((operator.name, "key selector", selector))
         suspects.append((operator.name, "key type", operator.key_type))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Optional
 
+from flinkish.datastream.aggregations import check_of_first
 from flinkish.operators.codegen import Blame
 from flinkish.operators.copying import freeze
 from flinkish.operators.keys import canonical_memo, key_function
@@ -31,6 +32,7 @@ class LocalAggregationOperator(RuntimeOperator):
         operator = spec.operator
         self.is_reduce: bool = operator.kind == "reduce"
         self.combine = self.own(operator.function, "reduce" if self.is_reduce else "add")
+        self.check_first = check_of_first(operator.function)
         self.create_accumulator = None if self.is_reduce else operator.function.create_accumulator
         self.key_of = key_function(operator.key_selector)
         self.key_memo = canonical_memo(operator.key_type)
@@ -79,6 +81,8 @@ class LocalAggregationOperator(RuntimeOperator):
         entry = canonical, pane
         held = self.held.get(entry)
         if held is None:
+            if self.check_first is not None:
+                self.check_first(value)
             first = value if self.create_accumulator is None else self.combine(value, self.create_accumulator())
             self.held[entry] = [key, first, timestamp]
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator, Optional
 
+from flinkish.datastream.aggregations import check_of_first
 from flinkish.operators.copying import freeze
 from flinkish.operators.operator import Item, KeyedOperator
 
@@ -18,6 +19,7 @@ class StreamGroupedReduce(KeyedOperator):
     def __init__(self, spec, environment):
         super().__init__(spec, environment)
         self.reduce = self.own(spec.operator.function, "reduce")
+        self.check_first = check_of_first(spec.operator.function)
         self.table = self.backend.table("_op_state")
 
     def process_element(self, value, timestamp, input_index=0):
@@ -29,6 +31,8 @@ class StreamGroupedReduce(KeyedOperator):
         current = self.table.get(key, _MISSING)
         if current is not _MISSING:
             value = self.call(self.reduce, current, value, record=value)
+        elif self.check_first is not None:
+            self.call(self.check_first, value, record=value)
         self.table[key] = value
         return value
 
@@ -41,6 +45,9 @@ class StreamGroupedReduce(KeyedOperator):
         table, missing = code.bind("table", self.table), code.bind("missing", _MISSING)
         result = code.variable("v")
         with code.block(f"if ({result} := {table}.get({key}, {missing})) is {missing}:"):
+            if self.check_first is not None:
+                with code.blame(self, record=value):
+                    code.line(f"{code.bind('check_first', self.check_first)}({value})")
             code.line(f"{table}[{key}] = {result} = {value}")
             if freezes:  # once a key, so a call will do
                 with code.blame(self, "output", value):

@@ -92,6 +92,8 @@ class AlignedWindowOperator(WindowOperatorBase):
             current = table.get(key, _MISSING)
             if current is not _MISSING:
                 value = self.call(self.reduce, current, value, record=record)
+            elif self.check_first is not None:
+                self.call(self.check_first, value, record=record)
             table[key] = value
         elif self.kind == "aggregate":
             current = table.get(key, _MISSING)
@@ -188,6 +190,9 @@ class AlignedWindowOperator(WindowOperatorBase):
         accumulator, missing = code.variable("acc"), code.bind("missing", _MISSING)
         if self.kind == "reduce":
             with code.block(f"if ({accumulator} := {table}.get({key}, {missing})) is {missing}:"):
+                if self.check_first is not None:
+                    with code.blame(self, record=value):
+                        code.line(f"{code.bind('check_first', self.check_first)}({value})")
                 code.line(f"{table}[{key}] = {value}")
             with code.block("else:"):
                 code.assign(f"{table}[{key}]", self, self.reduce, accumulator, value, record=value)

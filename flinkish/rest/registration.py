@@ -2,8 +2,9 @@
 
 The files lie in a folder that only the user may enter, ``/tmp/flinkish-UID`` or what the environment variable
 FLINKISH_RUN_DIR names; a folder or file of somebody else is not trusted.  A driver holds a lock on its file while it
-lives, so a file without a lock is left over from one that was killed: who finds it removes it.  (A process id would
-not do: it may have been given to another program, or be one of another container.)
+lives, so a file without a lock is left over from one that was killed: who finds it removes it, and an empty folder.
+(A process id would not do: it may have been given to another program, or be one of another container.)  Those who
+look are the command line and, when they have lost their driver, the fork servers on that machine.
 """
 
 from __future__ import annotations
@@ -71,8 +72,7 @@ class Registration:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
         os.close(self._descriptor)
-        with contextlib.suppress(OSError):  # others have files there
-            os.rmdir(os.path.dirname(self._path))
+        _remove_if_empty(os.path.dirname(self._path))
 
     def leave_to_parent(self) -> None:
         """In a process that was forked off: the lock is the parent's alone."""
@@ -94,6 +94,7 @@ def find_drivers() -> list[DriverAddress]:
     except FileNotFoundError:
         return []
     found = [_read(f"{folder}/{name}") for name in names if name.endswith(_SUFFIX)]
+    _remove_if_empty(folder)
     return [driver for driver in found if driver is not None]
 
 
@@ -104,6 +105,12 @@ def _make_folder() -> str:
     with contextlib.suppress(FileNotFoundError):  # it has gone again; who makes a file in it finds out
         _check_folder(folder)
     return folder
+
+
+def _remove_if_empty(folder: str) -> None:
+    """A driver that is about to write a file there makes it again."""
+    with contextlib.suppress(OSError):  # others have files there
+        os.rmdir(folder)
 
 
 def _check_folder(folder: str) -> None:

@@ -9,11 +9,12 @@ when the supervisor's thread ends.  Where the kernel cannot do that, closed pipe
 told to end kills its slots and waits for them.  Processes that user code started and left go with their
 slot: the server adopts them then and kills them, and what they leave, unless they are daemons with a
 session of their own.  They stay only if the server itself is killed.  Only it signals slots: as their
-parent it knows which pid is still theirs.
+parent it knows which pid is still theirs.  Being the last to end, it also removes the file by which a driver
+on its machine was found that has been killed (`rest.registration`).
 
 On the socket, after the line of `_BOOTSTRAP`::
 
-    supervisor -> server    START number (with the descriptors of the slot), SIGNAL pid signum
+    supervisor -> server    START number (with the descriptors of the slot), SIGNAL pid signum, END
     server -> supervisor    STARTED number pid (pid < 0: that errno), ENDED pid wait-status
 """
 
@@ -30,10 +31,13 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 import traceback
 import warnings
 from typing import Callable, NoReturn, Sequence
 
+from flinkish.errors import FlinkishError
+from flinkish.rest.registration import find_drivers
 from flinkish.shell.event_loop import EventLoop
 from flinkish.shell.process import (
     EXIT_INTERNAL_ERROR,
@@ -46,10 +50,12 @@ from flinkish.shell.process import (
 log = logging.getLogger(__name__)
 
 _MESSAGE = struct.Struct("<iii")
-_START, _SIGNAL, _STARTED, _ENDED = range(4)
+_START, _SIGNAL, _STARTED, _ENDED, _END = range(5)
 
 _DESCRIPTORS = 3  # of a slot: its pipe, its progress page, its dump
 _END_TIMEOUT_S = 5.0
+_DRIVER_END_S = 1.0
+_LOOKS_MAX, _LOOK_AGAIN_S = 10, 0.02
 # What the kernel sends when the supervisor's thread has ended: a signal that has no other use.
 _PARENT_ENDED = getattr(signal, "SIGRTMIN", signal.SIGUSR1)
 
@@ -142,9 +148,12 @@ class ForkServer:
         """End it and all its slots without an order; `on_end` follows."""
         self._process.kill()
 
-    def close(self) -> None:
-        """End it and what it has forked, and wait for that; no callback follows."""
+    def close(self, driver_lost: bool = False) -> None:
+        """End it and what it has forked, and wait for that; no callback follows.  ``driver_lost``: it may have been
+        killed."""
         self._loop.unregister(self._socket.fileno())
+        if not driver_lost:
+            self._send(_MESSAGE.pack(_END, 0, 0))
         with contextlib.suppress(OSError):  # it has ended already
             self._socket.shutdown(socket.SHUT_RDWR)  # a process that was forked off may have it too
         self._socket.close()
@@ -187,11 +196,12 @@ class ForkServer:
 
 def serve(fd: int) -> NoReturn:
     """The life of the server and, in each process that it forks, of a slot."""
-    die_with_parent(_PARENT_ENDED)
     # Who ends a whole group of processes means the slots, and those have something to say before they
     # end: the server only follows its supervisor.  Blocked, not ignored: a slot that is being forked
-    # must not lose the signal.  Before any library starts a thread, which would take it.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    # must not lose the signal.  Before any library starts a thread, which would take it.  That of the parent's
+    # end waits until there is a handler.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, _PARENT_ENDED})
+    die_with_parent(_PARENT_ENDED)
     for name in _WARM_MODULES:
         try:
             importlib.import_module(name)
@@ -216,6 +226,7 @@ class _Server:
         signal.signal(signal.SIGCHLD, lambda signum, frame: None)
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
         signal.signal(_PARENT_ENDED, lambda signum, frame: None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {_PARENT_ENDED})
 
     def run(self) -> NoReturn:
         control = self._control.fileno()
@@ -223,7 +234,7 @@ class _Server:
             ready, _, _ = select.select([control, self._wake], [], [])
             if self._wake in ready:
                 if _PARENT_ENDED in os.read(self._wake, 4096):
-                    self._end()
+                    self._end_without_driver()
                 self._reap()
             if control in ready:
                 self._serve_one()
@@ -256,14 +267,16 @@ class _Server:
         try:
             message, descriptors, _, _ = socket.recv_fds(self._control, _MESSAGE.size, _DESCRIPTORS)
         except ConnectionResetError:  # the supervisor had not read all when it ended
-            self._end()
+            self._end_without_driver()
         while message and len(message) < _MESSAGE.size:
             part = self._control.recv(_MESSAGE.size - len(message))
             message = message + part if part else b""
         if not message:
-            self._end()
+            self._end_without_driver()
         kind, first, second = _MESSAGE.unpack(message)
-        if kind == _START:
+        if kind == _END:
+            self._end()
+        elif kind == _START:
             self._fork(first, descriptors)
         elif first in self._slots:
             os.kill(first, second)
@@ -312,7 +325,25 @@ class _Server:
             os._exit(EXIT_INTERNAL_ERROR)
 
     def _end(self) -> NoReturn:
-        """The supervisor is gone, or has closed the socket to say so."""
+        self._kill_all()
+        os._exit(0)
+
+    def _end_without_driver(self) -> NoReturn:
+        """The supervisor is gone, or has lost the driver: nobody of the driver can remove its file then."""
+        self._kill_all()
+        with contextlib.suppress(OSError):
+            # The thread that runs the supervisor may end long before its process closes what it has open.
+            self._control.settimeout(_DRIVER_END_S)
+            while self._control.recv(4096):
+                pass
+        with contextlib.suppress(OSError, FlinkishError):  # no folder of this user's: the driver has no file there
+            for _ in range(_LOOKS_MAX):  # sockets and locks of a process do not end in one instant
+                if not find_drivers():
+                    break
+                time.sleep(_LOOK_AGAIN_S)
+        os._exit(0)
+
+    def _kill_all(self) -> None:
         ends = self._slots
         while ends:
             for pid in ends:
@@ -320,7 +351,6 @@ class _Server:
             for pid in ends:
                 os.waitpid(pid, 0)
             ends = set(children_in_own_session())  # what those have left
-        os._exit(0)
 
     def _tell(self, kind: int, first: int, second: int) -> None:
         try:

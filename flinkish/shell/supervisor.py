@@ -476,7 +476,7 @@ class Supervisor:
         """Whatever happened before, also an exception: nothing stays."""
         self._reason = self._reason or "failed"
         if self._server is not None:
-            self._server.close()
+            self._server.close(driver_lost=self._reason.startswith(_JOB_MANAGER_LOST))
         for slot in self._slots.values():
             if slot.process is not None:
                 slot.process.close()

@@ -3,12 +3,14 @@ the reason is said, the session goes on, and nothing is left."""
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import signal
 
 import pytest
 
+from flinkish.rest.registration import run_folder
 from tests.integration.driver_process import SUM, Driver
 from tests.integration.leftovers import carrier, listening_sockets, marked, still_listening
 from tests.integration.spark_servers import SPARK_HOME
@@ -80,6 +82,7 @@ def test_a_killed_process_costs_one_job_and_a_killed_driver_leaves_nothing(drive
     wait_until(lambda: not still_listening(places), "the end of all sockets")
     wait_until(lambda: application not in spark.applications(), "the end of the application")
     wait_until(lambda: not os.listdir(driver.temporary), f"an empty {driver.temporary}")
+    wait_until(lambda: not glob.glob(f"{run_folder()}/{driver.process.pid}-*"), "the end of the file that names it")
     # A JVM that is killed leaves its own folders there.
     assert not list(driver.temporary_of_executors.rglob("*flinkish*"))
     executor_logs = spark.executor_logs(application)

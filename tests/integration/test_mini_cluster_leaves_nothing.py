@@ -203,20 +203,26 @@ def test_ctrl_c_ends_the_job_and_leaves_nothing(tmp_path, bell, start):
 CHILDREN = """import subprocess; subprocess.Popen("sleep 1000 & sleep 1000 & wait", shell=True)"""
 
 
-def test_a_driver_that_is_killed_takes_along_its_slots_and_what_user_code_has_started(tmp_path, bell, start):
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_a_driver_that_is_killed_takes_along_its_slots_and_what_user_code_has_started(
+    tmp_path, bell, start, monkeypatch, end
+):
+    monkeypatch.setenv("FLINKISH_RUN_DIR", str(tmp_path / "drivers"))
     before = folders()
     process = start(script(tmp_path, bell, 2**60, 2**200, "env.execute()", CHILDREN))
     bell.wait(process=process)
     # The driver, two slots, and what forks them; a shell and what it runs.
     wait_until(lambda: len(members(process.pid)) == 4 + 3, "all processes")
     ends = [os.pidfd_open(member) for member in members(process.pid)]
-    process.kill()
+    assert len(list((tmp_path / "drivers").iterdir())) == 1
+    process.send_signal(end)
     process.communicate(timeout=60)
-    for end in ends:
-        assert select.select([end], [], [], 20)[0], "a process outlives its driver"
-        os.close(end)
+    for descriptor in ends:
+        assert select.select([descriptor], [], [], 20)[0], "a process outlives its driver"
+        os.close(descriptor)
     assert members(process.pid) == []
     assert folders() == before
+    assert not (tmp_path / "drivers").exists(), "the file by which it was found"
 
 
 class ClosesLate(MapFunction):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import abc
 import codecs
 import copy
+import logging
 import os
 import re
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from flinkish.connectors.files.file_system import FoundFile, open_file_system
 from flinkish.connectors.spi import SourceReader, SourceReaderContext, SourceSplit
 from flinkish.connectors.split_assignment import SequentialSplitReader
 from flinkish.errors import ExternalError, InvalidJobError, UserError
+
+log = logging.getLogger(__name__)
 
 _MIN_SPLIT_BYTES = 1024 * 1024
 _MAX_SPLIT_BYTES = 64 * 1024 * 1024
@@ -363,7 +366,7 @@ class _TextReader(SequentialSplitReader[str, FileSplit]):
 
 
 class ParquetFormat(BulkFormat):
-    """Parquet files as column batches; all files must have the same columns.
+    """Parquet files as column batches; all files must have the same columns, unless ``schema`` says which there are.
 
     >>> source = FileSource("rides/", format=ParquetFormat(columns=["id", "fare"]))
 
@@ -371,7 +374,8 @@ class ParquetFormat(BulkFormat):
         columns: names of the columns to read; None: all.
         batch_rows: rows of a batch at most.
         timestamp_column: a timestamp or integer (ms) column that gives the event times.
-        schema: an Arrow schema to which ``columns`` are cast; None: as they are in the files.
+        schema: an Arrow schema to which ``columns`` are cast, and by which one that a file lacks is null; None: as
+            they are in the files.
         case_sensitive: False: a column is found whatever the case of its letters, and gets the name of ``columns``.
     """
 
@@ -414,7 +418,7 @@ class ParquetFormat(BulkFormat):
             schema = self._selected(parquet.schema_arrow, file.uri)
             if expected is None:
                 expected = schema
-            elif not schema.equals(expected):
+            elif not self._agree(schema, expected):
                 raise InvalidJobError(
                     "could not read the Parquet files as one stream",
                     where=file.uri,
@@ -429,12 +433,26 @@ class ParquetFormat(BulkFormat):
                 splits.append(FileSplit(file.uri, start, end, file_bytes=file.size))
         return splits
 
+    def _agree(self, schema: Any, expected: Any) -> bool:
+        """Whether what is read of two files makes one stream; a column that one lacks has the type of ``schema``."""
+        if self.schema is None:
+            return schema.equals(expected)
+        return all(field.equals(expected.field(field.name)) for field in schema if field.name in expected.names)
+
     def _selected(self, schema: Any, uri: str) -> Any:
+        """Of a file's schema what is read.
+
+        Source: Flink's ``ParquetVectorizedInputFormat``, which fills columns that a file lacks with null."""
         import pyarrow as pa
 
         names = schema.names if self.columns is None else self.names_in(schema.names)
-        wanted = [*names, *([self.timestamp_column] if self.timestamp_column else [])]
-        missing = [name for name in wanted if name not in schema.names]
+        missing = [name for name in names if name not in schema.names]
+        if missing and self.schema is not None:
+            log.warning("columns are not in the file and are read as null columns=%r file=%s", missing, uri)
+            names = [name for name in names if name in schema.names]
+            missing = []
+        if self.timestamp_column and self.timestamp_column not in schema.names:
+            missing.append(self.timestamp_column)
         if missing:
             raise InvalidJobError(
                 f"could not find the column {missing[0]!r}",
@@ -539,7 +557,8 @@ class ParquetReader(ColumnBatchReader):
         super().__init__(context, parquet_format.timestamp_column)
         self._format = parquet_format
         self._file: Any = None
-        self._names: Optional[list[str]] = None  # of the columns in the file that is open; None: all
+        #: Of the columns in the file that is open, None: all; some of them may not be there.
+        self._names: Optional[list[str]] = None
 
     def open_batches(self, split: FileSplit) -> tuple[Iterator[Any], int]:
         import pyarrow.parquet as pq
@@ -558,9 +577,12 @@ class ParquetReader(ColumnBatchReader):
         while groups and skip >= metadata.row_group(groups[0]).num_rows:
             skip -= metadata.row_group(groups.pop(0)).num_rows
         form = self._format
-        wanted = None if form.columns is None else form.names_in(self._file.schema_arrow.names)
-        extra, self._names = form.timestamp_column, wanted
-        columns = None if wanted is None else [*wanted, *([extra] if extra and extra not in wanted else [])]
+        there = self._file.schema_arrow.names
+        self._names = None if form.columns is None else form.names_in(there)
+        columns = None
+        if self._names is not None:
+            wanted = dict.fromkeys((*self._names, *([form.timestamp_column] if form.timestamp_column else [])))
+            columns = [name for name in wanted if name in there]
         batches = self._file.iter_batches(
             self._format.batch_rows, row_groups=groups, columns=columns, use_threads=False
         )
@@ -571,13 +593,18 @@ class ParquetReader(ColumnBatchReader):
         return f"row groups {split.start} to {split.end - 1}, after {self._rows_given} rows of them"
 
     def selected(self, batch: Any) -> Any:
+        import pyarrow as pa
+
         form = self._format
         if self._names is None:
             return batch
-        columns = batch.select(self._names).columns
         if form.schema is None:
-            return type(batch).from_arrays(columns, names=form.columns)
-        columns = [column.cast(field.type) for column, field in zip(columns, form.schema)]
+            return type(batch).from_arrays(batch.select(self._names).columns, names=form.columns)
+        there = set(batch.schema.names)
+        columns = [
+            batch.column(name).cast(field.type) if name in there else pa.nulls(batch.num_rows, field.type)
+            for name, field in zip(self._names, form.schema)
+        ]
         return type(batch).from_arrays(columns, schema=form.schema)
 
     def close_file(self) -> None:

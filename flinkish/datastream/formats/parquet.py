@@ -36,7 +36,8 @@ class ParquetColumnarRowInputFormat(ParquetFormat):
     """Parquet files for ``FileSource.for_bulk_file_format``; records are Rows, or columns where operators take them.
 
     Args:
-        row_type: the columns to read, ``Types.ROW_NAMED``; others in the files are left out.
+        row_type: the columns to read, ``Types.ROW_NAMED``; others in the files are left out, and those that a file
+            lacks are null, with a warning.
         hadoop_config: settings of a Java library; there is none here, so it must be empty.
         batch_size: rows of a batch at most.
         is_utc_timestamp: of files that hold times of the writer's zone (INT96); times here are in UTC, so the values

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Callable, Iterator, Mapping, Optional
 
+from flinkish.datastream.aggregations import check_of_first
 from flinkish.datastream.field_aggregates import FieldAggregates
 from flinkish.datastream.functions import (
     AggregateFunction,
@@ -47,6 +48,7 @@ class WindowOperatorBase(KeyedOperator):
     def _own_functions(self, operator: Any) -> None:
         if self.kind == "reduce":
             self.reduce = self.own(operator.function, "reduce")
+            self.check_first = check_of_first(operator.function)
         elif self.kind == "aggregate":
             function = operator.function
             self.add = self.own(function, "add")

@@ -51,9 +51,13 @@ class Reduced(WindowContents):
         return ReducingStateDescriptor(WINDOW_STATE_NAME, self.operator.reduce)
 
     def add(self, entry, value, timestamp):
-        table = self.table
+        table, operator = self.table, self.operator
         current = table.get(entry, MISSING)
-        table[entry] = value if current is MISSING else self.operator.reduce(current, value)
+        if current is not MISSING:
+            value = operator.reduce(current, value)
+        elif operator.check_first is not None:
+            operator.check_first(value)
+        table[entry] = value
 
     def merged(self, content, other):
         return self.operator.reduce(content, other)

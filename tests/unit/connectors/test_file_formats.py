@@ -476,10 +476,24 @@ def test_parquet_by_a_row_type_casts_and_finds_columns_whatever_their_case(tmp_p
     assert run.values == [{"Name": "a", "n": 7}] and source.produced_type() == ROW_TYPE
     assert run.outputs[0].column_batches[0].schema.field("n").type == pa.int64()
     strict = FileSource.for_bulk_file_format(ParquetColumnarRowInputFormat(ROW_TYPE), tmp_path).build()
-    with pytest.raises(InvalidJobError, match="could not find the column 'Name'"):
-        read(strict)
+    assert read(strict) == [{"Name": None, "n": 7}]
     with pytest.raises(InvalidJobError, match="parquet.page.size"):
         ParquetColumnarRowInputFormat(ROW_TYPE, {"parquet.page.size": "1"})
+
+
+def test_a_column_of_the_row_type_that_a_parquet_file_lacks_is_null_with_one_warning_a_file(tmp_path, caplog):
+    old = pa.table({"n": pa.array(range(5), pa.int32())})
+    pq.write_table(old, tmp_path / "1.parquet", row_group_size=2)
+    pq.write_table(pa.table({"Name": ["a"], "n": pa.array([7], pa.int32())}), tmp_path / "2.parquet")
+    pq.write_table(pa.table({"other": [0.5]}), tmp_path / "3.parquet")
+    expected = [{"Name": None, "n": n} for n in range(5)] + [{"Name": "a", "n": 7}, {"Name": None, "n": None}]
+    source = FileSource.for_bulk_file_format(ParquetColumnarRowInputFormat(ROW_TYPE, batch_size=3), tmp_path).build()
+    assert sorted(read(source), key=expected.index) == expected
+    warned = [record.getMessage() for record in caplog.records if "read as null" in record.getMessage()]
+    assert len(warned) == 2 and "['Name']" in warned[0] and "1.parquet" in warned[0]
+    pq.write_table(pa.table({"n": ["x"]}), tmp_path / "4.parquet")
+    with pytest.raises(InvalidJobError, match="n: int32"):
+        read(source)
 
 
 def test_instants_are_columns_of_nanoseconds_in_utc_also_within_lists(tmp_path):

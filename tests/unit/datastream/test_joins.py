@@ -1,5 +1,8 @@
 """Joins of windows, co_group, interval joins and connected streams, as a program writes them."""
 
+import copy
+import pickle
+
 import pytest
 
 from flinkish.common.time import Time
@@ -13,7 +16,7 @@ from flinkish.datastream import (
     OutputTag,
     StreamExecutionEnvironment,
 )
-from flinkish.datastream.state import ListStateDescriptor
+from flinkish.datastream.state import ListStateDescriptor, MapStateDescriptor
 from flinkish.datastream.window import (
     CountEvictor,
     CountTrigger,
@@ -21,7 +24,7 @@ from flinkish.datastream.window import (
     PurgingTrigger,
     TumblingEventTimeWindows,
 )
-from flinkish.errors import InvalidJobError, UserFunctionError
+from flinkish.errors import InvalidJobError, MissingCallError, UserFunctionError
 from flinkish.testing import StreamRecord, StreamTestHarness, Watermark
 
 TEN = TumblingEventTimeWindows.of(Time.milliseconds(10))
@@ -305,8 +308,31 @@ def near(one, other):
 
 def test_an_interval_join_without_keys_says_that_it_needs_them():
     one, other = streams()
-    with pytest.raises(AttributeError, match=r"no interval_join\(\): it needs a key"):
+    with pytest.raises(AttributeError, match=r"no interval_join\(\)\n  why: it needs a key"):
         one.interval_join(other)
+
+
+@pytest.mark.parametrize(
+    "unfinished, name, do",
+    [
+        (lambda a, b: a.join(b), "equal_to", "call where() before, as in a.join(b)"),
+        (lambda a, b: a.join(b).where(key), "window", "call equal_to() before"),
+        (lambda a, b: a.join(b).where(key).equal_to(key), "apply", "call window() before"),
+        (lambda a, b: a.co_group(b).where(key).equal_to(key), "trigger", "call window() before"),
+        (lambda a, b: near(a, b), "process", "call between() before"),
+        (lambda a, b: a.connect(b.broadcast(MapStateDescriptor("rules"))), "map", "call process() with a Broadcast"),
+        (lambda a, b: a.connect(b.broadcast(MapStateDescriptor("rules"))), "key_by", "call key_by() on the other"),
+    ],
+)
+def test_a_call_that_was_left_out_is_named_by_the_next(unfinished, name, do):
+    found = unfinished(*streams())
+    assert not hasattr(found, name) and type(copy.copy(found)) is type(found)
+    with pytest.raises(MissingCallError) as refused:
+        getattr(found, name)
+    error = pickle.loads(pickle.dumps(refused.value))
+    assert name in error.what and error.where and error.why and error.do.startswith(do)
+    with pytest.raises(AttributeError, match="object has no attribute 'aply'"):
+        found.aply  # noqa: B018
 
 
 def test_a_join_function_that_yields_is_refused():

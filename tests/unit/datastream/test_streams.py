@@ -25,7 +25,7 @@ from flinkish.datastream import partitioners
 from flinkish.datastream.aggregations import MinMaxBy, Sum
 from flinkish.datastream.data_stream import _common_parallelism
 from flinkish.datastream.fields import FieldSelector
-from flinkish.datastream.functions import Partitioner
+from flinkish.datastream.functions import BroadcastProcessFunction, Partitioner
 from flinkish.datastream.slot_sharing_group import SlotSharingGroup
 from flinkish.datastream.transformations import (
     ChainingStrategy,
@@ -462,6 +462,17 @@ def test_broadcast_state_needs_a_function_of_its_own(pairs):
         pairs.key_by(0).connect(broadcast).process(object())
 
 
+def test_a_broadcast_stream_without_a_descriptor_has_no_state_for_a_function(pairs):
+    class Rules(BroadcastProcessFunction):
+        def process_element(self, value, ctx): ...
+
+        def process_broadcast_element(self, value, ctx): ...
+
+    for stream in (pairs, pairs.key_by(0)):
+        with pytest.raises(InvalidJobError, match=r"broadcast\(\) was called without a MapStateDescriptor"):
+            stream.connect(pairs.broadcast()).process(Rules())
+
+
 def test_project_and_map_leave_a_map_operator(pairs):
     assert isinstance(operator(pairs.project(0)), MapOperator)
 
@@ -524,7 +535,8 @@ def test_a_stream_without_a_key_says_that_the_method_needs_one(name):
     with pytest.raises(AttributeError) as caught:
         getattr(stream, name)
     assert str(caught.value) == (
-        f"DataStream has no {name}(): it needs a key; call key_by(...) first (map() and others drop the key)"
+        f"DataStream has no {name}()\n  why: it needs a key\n"
+        "  do: call key_by(...) first (map() and others drop the key)"
     )
 
 
@@ -543,4 +555,4 @@ def test_every_public_method_that_only_a_keyed_stream_has_is_told_apart():
     from flinkish.datastream.keyed_stream import KeyedStream
 
     methods = {name for name, value in vars(KeyedStream).items() if callable(value) and name[0].islower()}
-    assert data_stream._NEEDS_KEY == {n for n in methods if not hasattr(data_stream.DataStream, n)}
+    assert set(data_stream._NEEDS_KEY) == {n for n in methods if not hasattr(data_stream.DataStream, n)}

@@ -17,11 +17,14 @@ from flinkish.datastream.window import (
     EventTimeTrigger,
     GlobalWindow,
     GlobalWindows,
+    Min,
     SlidingEventTimeWindows,
     TimeWindow,
     TimeWindowSerializer,
     TriggerResult,
     TumblingEventTimeWindows,
+    long_to_int_with_bit_mixing,
+    mod_inverse,
 )
 from flinkish.errors import InvalidJobError
 
@@ -117,6 +120,14 @@ def test_windows_are_values():
     assert pickle.loads(pickle.dumps(TimeWindow(1, 2))) == TimeWindow(1, 2)
     assert pickle.loads(pickle.dumps(GlobalWindow.get())) is GlobalWindow.get()
     assert TimeWindow(0, 5).max_timestamp() == 4
+
+
+def test_the_numbers_that_pyflink_hashes_windows_by():
+    # As PyFlink's own functions give them.
+    assert [long_to_int_with_bit_mixing(x) for x in (0, 1, -1)] == [0, 147849196037467560671341166926513243621, 0]
+    assert [mod_inverse(x) for x in (0, 1, 7)] == [0, 1, -157250448822857142857142857]
+    assert all(mod_inverse(x) * x % 2**32 == 1 for x in (1, -1, 2**63 - 1, 2 * 1_700_000_000_000 + 1))
+    assert Min().reduce(4, 3) == 3
 
 
 def test_serializers_write_what_they_read():

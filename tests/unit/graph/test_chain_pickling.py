@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from flinkish.common.watermark_strategy import WatermarkStrategy
 from flinkish.datastream import StreamExecutionEnvironment
 from flinkish.datastream import partitioners as p
 from flinkish.errors import UnpicklableFunctionError
@@ -95,6 +96,26 @@ def test_a_method_of_an_object_names_the_attribute():
 
     error = refusal(map_(source(), "M", Worker().work))
     assert 'captures "self.lock" of "self"' in error.why
+
+
+def test_the_functions_of_a_watermark_strategy_are_named():
+    lock = threading.Lock()
+
+    def time_of(record):
+        return lock and record
+
+    def generator():
+        return lock and None
+
+    stream = StreamExecutionEnvironment.get_execution_environment().from_collection([1])
+    plain = WatermarkStrategy.for_monotonous_timestamps()
+    for strategy, role, function in (
+        (plain.with_timestamp_assigner(time_of), "timestamp assigner", time_of),
+        (WatermarkStrategy.for_generator(generator), "watermark generator", generator),
+    ):
+        error = refusal(stream.assign_timestamps_and_watermarks(strategy).transformation)
+        assert f"{role} {function.__qualname__} (line" in error.what and f"of {__file__})" in error.what
+        assert 'captures "lock", a _thread.lock' in error.why
 
 
 class Held:

@@ -46,6 +46,9 @@ def test_what_a_killed_driver_has_left_is_removed(folder):
     living = Registration(DRIVER)
     assert find_drivers() == [DRIVER] and len(list(folder.iterdir())) == 1
     living.close()
+    assert not folder.exists()
+    folder.mkdir(0o700)  # as when the last driver was killed before it had written
+    assert find_drivers() == [] and not folder.exists()
 
 
 def test_a_child_that_outlives_its_driver_does_not_keep_its_file(folder):
@@ -64,7 +67,7 @@ def test_a_child_that_outlives_its_driver_does_not_keep_its_file(folder):
         deadline_s = time.monotonic() + 10
         while find_drivers():  # until the child has let go
             assert time.monotonic() < deadline_s
-        assert list(folder.iterdir()) == []
+        assert not folder.exists()
     finally:
         os.close(release)
         os.waitpid(child, 0)

@@ -30,10 +30,7 @@ LEFT_OUT = {
     ("datastream.utils", "create_hadoop_configuration"): JVM,
     ("datastream.utils", "create_java_properties"): JVM,
     ("datastream.utils", "pickled_bytes_to_python_obj"): INTERNAL,
-    ("datastream.window", "Min"): INTERNAL,
     ("datastream.window", "WindowOperationDescriptor"): INTERNAL,
-    ("datastream.window", "long_to_int_with_bit_mixing"): INTERNAL,
-    ("datastream.window", "mod_inverse"): INTERNAL,
 }
 
 #: There only to say what to use instead.
