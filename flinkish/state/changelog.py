@@ -462,7 +462,7 @@ class ChangelogKeyedStateBackend(HeapKeyedStateBackend):
             )
 
         def done(content: Any, error: Optional[BaseException]) -> None:
-            self._schedule.end(error)
+            self._schedule.end(None if self._closed else error)  # closed: its folder is gone, nobody needs a base
             if error is None:
                 self._uploaded.add(content)
                 self._uploaded_bytes += content.size

@@ -381,7 +381,7 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
         work = Materialisation(self._db, os.path.join(self.folder, "db"), columns, self._stored)
 
         def done(base: Any, error: Optional[BaseException]) -> None:
-            self._schedule.end(error)
+            self._schedule.end(None if self._closed else error)  # closed: its folder is gone, nobody needs a base
             if error is None:
                 self._keep_stored(base)
             if self._closed:

@@ -272,6 +272,27 @@ def test_a_base_that_could_not_be_stored_costs_nothing(shared, caplog):
     assert not shared.waiting, "not at once"
 
 
+def test_a_base_that_fails_behind_the_end_of_its_task_is_not_told(shared, tmp_path, caplog):
+    materialiser = StepMaterialiser(tmp_path)
+    with tiny_caches():
+        rocksdb = rocksdb_backend(materialiser)
+        put(rocksdb)
+        rocksdb.between_batches()
+        put(rocksdb, KEYS[:9], "new")
+        rocksdb.between_batches()
+    changelog = with_base(shared, **{"state.changelog.periodic-materialize.interval": "0 ms"})
+    put(changelog, [1], "new")
+    take(changelog, shared, 2)
+    changelog.between_batches()
+    assert shared.waiting and materialiser.waiting
+    rocksdb.close()  # its folder is gone
+    changelog.close()
+    shared.fails = True
+    shared.step()
+    materialiser.run_all()
+    assert "could not store" not in caplog.text
+
+
 @pytest.mark.parametrize("backend_class", ["changelog", "rocksdb"])
 def test_bases_that_fail_again_and_again_fail_the_checkpoint_and_the_next_batch(shared, tmp_path, backend_class):
     settings = {"state.changelog.enabled": "true", "state.changelog.periodic-materialize.interval": "0 ms"}
