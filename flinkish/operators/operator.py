@@ -470,11 +470,14 @@ class KeyedOperator(RuntimeOperator):
             yield entries
 
     def restore_keyed(self, reader: KeyedSnapshotReader, key_groups: KeyGroupRange) -> None:
-        """Event time goes on from where it was: what was late stays late, and no window fires again."""
+        """Event time goes on from where it was: what was late stays late, and no window fires again.  After a drain
+        it begins anew, as in Flink: the end of time was not that of the data."""
         super().restore_keyed(reader, key_groups)
         self.timers.restore(reader, key_groups)
         meta = reader.states.get(EVENT_TIMERS)
         watermark = MIN_WATERMARK_MS if meta is None else int(meta.properties["watermark"])
+        if watermark == MAX_WATERMARK_MS:
+            watermark = MIN_WATERMARK_MS
         if self._is_restored:  # old subtasks that were not equally far: the least, so that nothing is skipped
             watermark = min(watermark, self.current_watermark)
         self._is_restored = True

@@ -143,7 +143,7 @@ class BarrierAligner:
         self.held.add(channel)
         checkpoint_id = barrier.checkpoint_id
         effects = self._skip(channel, checkpoint_id)
-        pending = self._pending(barrier, now_ms, effects)
+        pending = self._pending(barrier, now_ms, effects, channel)
         if pending is None:
             return effects + self._resume([channel])
         pending.hurry(barrier)
@@ -219,7 +219,7 @@ class BarrierAligner:
         return effects
 
     def _pending(
-        self, barrier: CheckpointBarrier, now_ms: int, effects: list[AlignerEffect]
+        self, barrier: CheckpointBarrier, now_ms: int, effects: list[AlignerEffect], taken_from: Optional[int] = None
     ) -> Optional[_Pending]:
         """The checkpoint of a barrier; None when it is over, given up, or cannot be complete."""
         checkpoint_id = barrier.checkpoint_id
@@ -228,7 +228,10 @@ class BarrierAligner:
             return known
         if checkpoint_id <= self.latest or checkpoint_id in self.given_up:
             return None
-        if any(self._last.get(channel, 0) > checkpoint_id for channel in self.open):
+        others = self.open - {taken_from}
+        if any(self._last.get(channel, 0) == checkpoint_id for channel in others):
+            return None  # it came before and was given up, so long ago that it is forgotten here
+        if any(self._last.get(channel, 0) > checkpoint_id for channel in others):
             effects += self._give_up(checkpoint_id, CheckpointFailureReason.SUBSUMED)
             return None
         if barrier.options.exactly_once:

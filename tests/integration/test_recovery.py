@@ -10,6 +10,11 @@ import pytest
 
 from flinkish.cli import main as flinkish
 from flinkish.common.job_status import JobStatus
+from flinkish.common.time import Time
+from flinkish.common.watermark_strategy import WatermarkStrategy
+from flinkish.connectors.sequence import NumberSequenceSource
+from flinkish.datastream.connectors.file_system import FileSink
+from flinkish.datastream.window import TumblingEventTimeWindows
 from flinkish.errors import ExternalError, InvalidJobError, StateMigrationError, UserFunctionError
 from flinkish.storage.checkpoint_storage import CheckpointStorage
 from flinkish.testing.mini_cluster import MiniCluster
@@ -196,6 +201,37 @@ def test_a_job_stopped_with_a_savepoint_goes_on_from_it(cluster, tmp_path, paral
     build(resumed, tmp_path)
     resumed.execute("recovery")
     assert published(tmp_path) == expected()
+
+
+@pytest.mark.parametrize("watermarks", ["of-the-source", "in-mid-stream"])
+def test_windows_go_on_from_a_drain_with_what_it_has_left(cluster, tmp_path, watermarks):
+    """The drain has fired all windows at the end of time; what comes later is not late for that."""
+    numbers = range(1, 1_201)
+
+    def windows(settings, pause_s):
+        env = cluster.get_execution_environment({**CHECKPOINTS, **settings})
+        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value, timestamp: value)
+        source = NumberSequenceSource(numbers[0], numbers[-1])
+        if watermarks == "of-the-source":
+            stream = env.from_source(source, strategy, "numbers").uid("numbers").map(Faulty(tmp_path, pause_s))
+        else:
+            stream = env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers").uid("numbers")
+            stream = stream.map(Faulty(tmp_path, pause_s)).assign_timestamps_and_watermarks(strategy)
+        by_key = stream.key_by(lambda value: value % 3).window(TumblingEventTimeWindows.of(Time.milliseconds(50)))
+        lines = by_key.apply(lambda key, window, values: [" ".join(map(str, values))]).uid("windows")
+        lines.sink_to(FileSink.for_row_format(str(tmp_path / "out")).build()).uid("sink")
+        return env.execute_async("drained")
+
+    def written():
+        return sorted(int(word) for file in (tmp_path / "out").glob("part-*") for word in file.read_text().split())
+
+    client = windows({}, 0.001)
+    wait_until(lambda: len(written()) > 100, "results")
+    location = client.stop_with_savepoint(True, str(tmp_path / "savepoints")).result(30_000)
+    client.wait(30_000)
+    assert 100 < len(written()) < len(numbers)
+    windows({"execution.state-recovery.path": location}, 0).wait(30_000)
+    assert written() == list(numbers)
 
 
 def test_a_savepoint_of_a_job_that_is_over_is_refused(cluster, tmp_path):

@@ -162,6 +162,15 @@ def test_what_was_given_up_is_remembered_up_to_a_bound():
     assert not aligner.given_up
 
 
+def test_the_rest_of_one_that_is_forgotten_does_not_begin_it_again():
+    aligner = Checked([1, 2])
+    assert aligner.barrier(1, barrier(5), 0) == []
+    for checkpoint_id in range(5, 6 + GIVEN_UP_MAX):
+        aligner.aborted(checkpoint_id)
+    assert 5 not in aligner.given_up
+    assert aligner.barrier(2, barrier(5), 0) == [Resume((2,))] and not aligner.pending
+
+
 def test_an_unaligned_barrier_overtakes_as_soon_as_it_is_announced():
     aligner = Checked([1, 2, 3])
     unaligned = barrier(1, unaligned=True)
