@@ -56,7 +56,7 @@ class BarrierWorld:
     unaligned = False
     counts: tuple[int, ...] = (1, 8, 24)
     frame_records: tuple[int, ...] = (1, 3, 16)
-    steps_max = 20_000
+    steps_max = 100_000  # a random job with two broadcasts in a row has taken 20,675
 
     def __init__(self, seed: int, aligner: type[BarrierAligner] = BarrierAligner):
         self.rng = rng = random.Random(seed)
