@@ -44,7 +44,7 @@ def check_master_works(master: str, environ: Mapping[str, str] = os.environ) -> 
         UnsupportedSparkError: YARN without its configuration.
         ConnectionLostError: nobody listens at any of its addresses.
     """
-    where = f"master {without_secrets(master)}"
+    where = f"master {without_parameters(master)}"
     if master == "yarn" and not any(environ.get(name) for name in _HADOOP_VARIABLES):
         raise UnsupportedSparkError(
             "could not start Spark on YARN",
@@ -64,10 +64,10 @@ def check_master_works(master: str, environ: Mapping[str, str] = os.environ) -> 
         )
 
 
-def without_secrets(master: str) -> str:
+def without_parameters(master: str) -> str:
     """For texts that users see: the parameters of a Spark Connect URL may hold a token.
 
-    >>> without_secrets("sc://host:15002/;token=secret")
+    >>> without_parameters("sc://host:15002/;token=secret")
     'sc://host:15002/'
     """
     return master.partition(";")[0]
@@ -93,7 +93,7 @@ def master_addresses(master: str, environ: Mapping[str, str]) -> list[tuple[str,
         default = 80 if parts.scheme == "http" else 443
         return [(parts.hostname, parts.port or default)] if parts.hostname else []
     if master.startswith("sc://"):
-        parts = urlsplit(without_secrets(master))
+        parts = urlsplit(without_parameters(master))
         if not parts.hostname or _grpc_takes_a_proxy(parts.hostname, environ):
             return []
         return [(parts.hostname, parts.port or _CONNECT_PORT)]

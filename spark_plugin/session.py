@@ -24,7 +24,7 @@ from flinkish.common.driver_only import check_in_driver
 from flinkish.common.notices import notify
 from flinkish.errors import ConfigurationError, FlinkishError, ResourceError, UnsupportedSparkError
 from spark_plugin.java import find_java
-from spark_plugin.master_check import check_master_works, without_secrets
+from spark_plugin.master_check import check_master_works, without_parameters
 from spark_plugin.spark_errors import fold_spark_error
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ def connect_url(configuration: Mapping[str, Any], environ: Mapping[str, str] = o
         raise ConfigurationError(
             "could not choose between two Sparks",
             where=f"{SPARK_MASTER_KEY} (--master) and {name}",
-            why=f"one is {without_secrets(master)}, the other {without_secrets(remote)}",
+            why=f"one is {without_parameters(master)}, the other {without_parameters(remote)}",
             do="take one of them away",
         )
     return remote or ("" if "SPARK_CONNECT_MODE_ENABLED" in environ else None)
@@ -239,7 +239,7 @@ def _start_connect_session(url: str, configuration: Mapping[str, Any]) -> Any:
     except Exception as error:
         raise ResourceError(
             "could not start a session of Spark Connect",
-            where=without_secrets(url) or "this process",
+            where=without_parameters(url) or "this process",
             why=fold_spark_error(str(error)),
             do="pip install 'flinkish[connect]'" if isinstance(error, ImportError) else do,
         ) from error

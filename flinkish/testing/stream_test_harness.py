@@ -299,16 +299,16 @@ class StreamTestHarness:
 
         A timer that is registered afterwards for ``ms`` itself waits for the next call, as in Flink's test harness; in a
         slot it fires when its millisecond is over."""
-        while self._calls:  # coroutines that sleep, timeouts and attempts: each at its own time
-            timers = [chain.calls.next_time_ms for chain in self._core.chains()]
-            timers += [runner.next_timer_ms for runner in self._calls]
-            due = [timer for timer in timers if timer is not None and self._clock.now_ms() < timer < ms]
-            if not due:
-                break
-            self._clock.set(min(due))
-            self._run()
-        self._clock.set(ms)
         with timers_at_their_time(self._core.chains()):
+            while self._calls:  # coroutines that sleep, timeouts and attempts: each at its own time
+                timers = [chain.calls.next_time_ms for chain in self._core.chains()]
+                timers += [runner.next_timer_ms for runner in self._calls]
+                due = [timer for timer in timers if timer is not None and self._clock.now_ms() < timer < ms]
+                if not due:
+                    break
+                self._clock.set(min(due))
+                self._run()
+            self._clock.set(ms)
             self._run()
 
     def wait_for_async_calls(self, timeout: TimeLike = 10_000) -> None:

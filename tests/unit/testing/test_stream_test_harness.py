@@ -1,5 +1,6 @@
 """The harness that users test their jobs with, and behaviour cases that are easiest shown by it."""
 
+import asyncio
 import datetime
 import decimal
 
@@ -18,7 +19,9 @@ from flinkish import (
     Types,
     ValueStateDescriptor,
 )
+from flinkish.datastream.async_data_stream import AsyncDataStream
 from flinkish.datastream.forgotten_sinks import forget_waiting_sinks, report_forgotten_sinks
+from flinkish.datastream.functions import AsyncFunction
 from flinkish.datastream.window import ProcessingTimeSessionWindows, TumblingProcessingTimeWindows
 from flinkish.errors import InvalidJobError, UnstableKeyError, UserFunctionError
 from flinkish.testing import StreamRecord, StreamTestHarness, Watermark
@@ -138,6 +141,30 @@ def test_a_timer_for_now_fires_when_the_millisecond_is_over(options):
         harness.process_element("second")
         harness.set_processing_time(101)
         assert [record.value for record in harness.output] == ["first", "second", (100, 101)]
+
+
+def test_timers_on_the_way_fire_at_their_time_also_beside_calls_that_sleep():
+    class Later(KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            timers = ctx.timer_service()
+            timers.register_processing_time_timer(timers.current_processing_time() + 100)
+
+        def on_timer(self, timestamp, ctx):
+            yield timestamp, ctx.timer_service().current_processing_time()
+
+    class Sleep(AsyncFunction):
+        async def async_invoke(self, value):
+            await asyncio.sleep(value / 1_000)
+            return [value]
+
+    def build(stream):
+        slept = AsyncDataStream.unordered_wait(stream, Sleep(), Time.seconds(10), 10)
+        return slept.key_by(lambda value: 0).process(Later())
+
+    with StreamTestHarness(build) as harness:
+        harness.process_elements([(50, None), (150, None)])
+        harness.set_processing_time(1_000)
+        assert [record.value for record in harness.output] == [(150, 150), (250, 1_000)]
 
 
 def test_two_inputs_share_state_and_the_smaller_watermark():
