@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import operator
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from flinkish.datastream.fields import FieldSelector
 from flinkish.errors import UnstableKeyError
@@ -72,9 +72,9 @@ def key_converter(key_type: Any) -> Callable[[Any], Any]:
     return convert_key
 
 
-def canonical_memo(key_type: Any = None) -> KeyMemo:
-    """``memo[key]`` is the canonical key, of the declared type if there is one."""
-    return KeyMemo(key_converter(key_type))
+def canonical_memo(key_type: Any = None, classes: Optional[dict[type, None]] = None) -> KeyMemo:
+    """``memo[key]`` is the canonical key, of the declared type if there is one; ``classes`` as for `KeyMemo`."""
+    return KeyMemo(key_converter(key_type), classes=classes)
 
 
 def _same(key: Any) -> Any:

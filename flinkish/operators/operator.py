@@ -104,7 +104,7 @@ class RuntimeOperator:
         if any(selector is not None for selector in self.selectors):
             self.backend = create_keyed_backend(spec.name, environment)
             self.backend.key_type = DeclaredType.of(spec.key_type)
-            self.memo = canonical_memo(spec.key_type)
+            self.memo = canonical_memo(spec.key_type, self.backend.key_classes.seen)
             self._key_functions = [selector and key_function(selector) for selector in self.selectors]
 
     # ---- life -----------------------------------------------------------------------------------
@@ -464,7 +464,7 @@ class KeyedOperator(RuntimeOperator):
 
     def states_beside_backend(self) -> Iterator[StateEntries]:
         for entries in self.timers.snapshot_states():
-            entries.meta = replace(entries.meta, key_type=self.backend.key_type)
+            entries.meta = self.backend.with_keys(entries.meta)
             if entries.meta.name == EVENT_TIMERS:
                 entries.meta = replace(entries.meta, properties={"watermark": self.current_watermark})
             yield entries

@@ -93,13 +93,15 @@ class _NotANumber(float):
 NAN = _NotANumber("nan")
 
 
-class _Unstorable:
-    """Notes, during one walk, that the key object must not be kept by a ``KeyMemo``."""
+class _Notes:
+    """Of one walk: whether the key object must not be kept by a ``KeyMemo``, and the user's classes that it
+    has met."""
 
-    __slots__ = ("found",)
+    __slots__ = ("unstorable", "classes")
 
-    def __init__(self) -> None:
-        self.found = False
+    def __init__(self, classes: Optional[dict[type, None]] = None) -> None:
+        self.unstorable = False
+        self.classes = {} if classes is None else classes
 
 
 # ---- refusals -----------------------------------------------------------------------------------
@@ -172,51 +174,55 @@ def canonical_key(key: Any) -> Any:
     cls = type(key)
     if cls is str:
         return key
-    return _canonical(key, _Unstorable())
+    return _canonical(key, _Notes())
 
 
-def canonical_and_storable(key: Any) -> tuple[Any, bool]:
+def canonical_and_storable(key: Any, classes: Optional[dict[type, None]] = None) -> tuple[Any, bool]:
     """The canonical form, and whether a memo may keep the key object itself: it never changes, and
-    whatever equals it has the same canonical form."""
+    whatever equals it has the same canonical form.
+
+    Args:
+        classes: gets the NamedTuples, dataclasses and Enums that the key consists of.
+    """
     cls = type(key)
     if cls is str:
         return key, True
     if cls is tuple and _PLAIN.issuperset(map(type, key)):  # 0.5 instead of 2 microseconds
         return key, True
-    note = _Unstorable()
+    note = _Notes(classes)
     canonical = _canonical(key, note)
-    return canonical, not note.found
+    return canonical, not note.unstorable
 
 
 _PLAIN = frozenset((str, bytes, type(None)))  # always in canonical form
 
 
-def _canonical(key: Any, note: _Unstorable) -> Any:
+def _canonical(key: Any, note: _Notes) -> Any:
     handler = _EXACT.get(type(key))
     if handler is not None:
         return handler(key, note)
     return _canonical_by_family(key, note)
 
 
-def _same(key: Any, note: _Unstorable) -> Any:
+def _same(key: Any, note: _Notes) -> Any:
     return key
 
 
-def _float(key: float, note: _Unstorable) -> Any:
+def _float(key: float, note: _Notes) -> Any:
     if key != key:
-        note.found = True
+        note.unstorable = True
         return NAN
     if key.is_integer():
         return int(key)
     return key
 
 
-def _decimal(key: Decimal, note: _Unstorable) -> Any:
+def _decimal(key: Decimal, note: _Notes) -> Any:
     sign, digits, exponent = key.as_tuple()
     if not isinstance(exponent, int):
         if exponent == "F":
             return float("-inf") if sign else float("inf")
-        note.found = True
+        note.unstorable = True
         return NAN
     end = len(digits)
     while end > 1 and digits[end - 1] == 0:
@@ -235,7 +241,7 @@ def _decimal(key: Decimal, note: _Unstorable) -> Any:
     return as_float if Decimal.from_float(as_float) == exact else exact
 
 
-def _fraction(key: Fraction, note: _Unstorable) -> Any:
+def _fraction(key: Fraction, note: _Notes) -> Any:
     numerator, denominator = key.numerator, key.denominator
     if denominator == 1:
         return numerator
@@ -264,16 +270,16 @@ def _refuse_digits(key: Any) -> UnstableKeyError:
     return _refuse(key, f"it has more than {_DIGITS_MAX} digits", "key by its text, a str")
 
 
-def _complex(key: complex, note: _Unstorable) -> Any:
+def _complex(key: complex, note: _Notes) -> Any:
     if key != key:
-        note.found = True
+        note.unstorable = True
         return NAN
     if key.imag == 0:
         return _float(key.real, note)
     return complex(key.real + 0.0, key.imag)  # + 0.0: no -0.0 in the real part
 
 
-def _tuple(key: tuple, note: _Unstorable) -> Any:
+def _tuple(key: tuple, note: _Notes) -> Any:
     parts = [_canonical(part, note) for part in key]
     for part, old in zip(parts, key):
         if part is not old:
@@ -281,11 +287,11 @@ def _tuple(key: tuple, note: _Unstorable) -> Any:
     return key
 
 
-def _frozenset(key: frozenset, note: _Unstorable) -> Any:
+def _frozenset(key: frozenset, note: _Notes) -> Any:
     return frozenset([_canonical(part, note) for part in frozenset.__iter__(key)])
 
 
-def _datetime(key: dt.datetime, note: _Unstorable) -> Any:
+def _datetime(key: dt.datetime, note: _Notes) -> Any:
     nanosecond = getattr(key, "nanosecond", None)
     if nanosecond is not None:  # pandas.Timestamp, which is a datetime
         if nanosecond:
@@ -298,7 +304,7 @@ def _datetime(key: dt.datetime, note: _Unstorable) -> Any:
         return dt.datetime(key.year, key.month, key.day, key.hour, key.minute, key.second,
                            key.microsecond)
     if type(key.tzinfo) is not dt.timezone and key.replace(fold=not key.fold).utcoffset() != offset:
-        note.found = True  # a dict would merge it with the instant an hour away
+        note.unstorable = True  # a dict would merge it with the instant an hour away
     naive = dt.datetime(key.year, key.month, key.day, key.hour, key.minute, key.second,
                         key.microsecond)
     try:
@@ -308,11 +314,11 @@ def _datetime(key: dt.datetime, note: _Unstorable) -> Any:
                       "key by its naive form, or by a timestamp, an int") from None
 
 
-def _date(key: dt.date, note: _Unstorable) -> Any:
+def _date(key: dt.date, note: _Notes) -> Any:
     return key if type(key) is dt.date else dt.date(key.year, key.month, key.day)
 
 
-def _time(key: dt.time, note: _Unstorable) -> Any:
+def _time(key: dt.time, note: _Notes) -> Any:
     offset = key.utcoffset()
     if offset is None:
         return dt.time(key.hour, key.minute, key.second, key.microsecond)
@@ -333,24 +339,24 @@ def time_of_day_us(key: dt.time) -> int:
     return ((key.hour * 60 + key.minute) * 60 + key.second) * 1_000_000 + key.microsecond
 
 
-def _timedelta(key: dt.timedelta, note: _Unstorable) -> Any:
+def _timedelta(key: dt.timedelta, note: _Notes) -> Any:
     if getattr(key, "nanoseconds", 0) or type(key) is dt.timedelta:  # pandas.Timedelta has them
         return key
     return dt.timedelta(key.days, key.seconds, key.microseconds)
 
 
-def _uuid(key: uuid.UUID, note: _Unstorable) -> Any:
+def _uuid(key: uuid.UUID, note: _Notes) -> Any:
     return key if type(key) is uuid.UUID else uuid.UUID(int=key.int)
 
 
-def _memoryview(key: memoryview, note: _Unstorable) -> Any:
-    note.found = True
+def _memoryview(key: memoryview, note: _Notes) -> Any:
+    note.unstorable = True
     if key.readonly and key.format == "B" and key.ndim == 1:
         return key.tobytes()
     raise refuse_unknown(key)
 
 
-def _numpy_scalar(key: Any, note: _Unstorable) -> Any:
+def _numpy_scalar(key: Any, note: _Notes) -> Any:
     if isinstance(key, np.bool_):
         return int(key)
     if isinstance(key, np.datetime64):
@@ -373,9 +379,9 @@ def _numpy_scalar(key: Any, note: _Unstorable) -> Any:
     raise refuse_unknown(key)
 
 
-def _numpy_time(key: Any, note: _Unstorable) -> Any:
+def _numpy_time(key: Any, note: _Notes) -> Any:
     if np.isnat(key):
-        note.found = True
+        note.unstorable = True
         return None
     micros = key.astype("datetime64[us]")
     value = micros.item()
@@ -384,9 +390,9 @@ def _numpy_time(key: Any, note: _Unstorable) -> Any:
     return value
 
 
-def _numpy_duration(key: Any, note: _Unstorable) -> Any:
+def _numpy_duration(key: Any, note: _Notes) -> Any:
     if np.isnat(key):
-        note.found = True
+        note.unstorable = True
         return None
     if np.datetime_data(key)[0] in ("generic", "Y", "M"):
         raise _refuse(key, "its unit has no fixed length", "key by an int")
@@ -409,30 +415,34 @@ def _precise(key: Any) -> Any:
 # ---- families: subclasses, enums, dataclasses, rows ---------------------------------------------
 
 
-def _canonical_by_family(key: Any, note: _Unstorable) -> Any:
+def _canonical_by_family(key: Any, note: _Notes) -> Any:
     cls = type(key)
     if isinstance(key, np.generic) and not isinstance(key, (str, bytes)):
         return _numpy_scalar(key, note)
     for base, plain, handler in _SUBCLASSES:
         if issubclass(cls, base):
             if base is dt.datetime and cls.__name__ == "NaTType":
-                note.found = True
+                note.unstorable = True
                 return None
             if cls.__eq__ is not base.__eq__ and not _is_library_type(cls):
                 raise refuse_unknown(key)
+            if base is tuple:
+                note.classes[cls] = None
             return handler(plain(key), note)
     if isinstance(key, enum.Enum):
         if cls.__eq__ is object.__eq__:
+            note.classes[cls] = None
             return key
         raise refuse_unknown(key)
     if cls.__name__ == "NAType" and cls.__module__.startswith("pandas."):
-        note.found = True
+        note.unstorable = True
         return None
     if issubclass(cls, Row) and cls.__eq__ is Row.__eq__:
-        note.found = True  # mutable
+        note.unstorable = True  # mutable
         return _canonical_row(key, note)
     plan = dataclass_plan(cls)
     if plan is not None:
+        note.classes[cls] = None
         return plan.canonical(key, note)
     raise refuse_unknown(key)
 
@@ -442,7 +452,7 @@ def _is_library_type(cls: type) -> bool:
     return cls.__module__.partition(".")[0] in ("numpy", "pandas")
 
 
-def _canonical_row(key: Row, note: _Unstorable) -> Row:
+def _canonical_row(key: Row, note: _Notes) -> Row:
     """A copy; with names, in the order of the names, because Rows are equal in any order."""
     values = [_canonical(value, note) for value in key]
     names = key.get_field_names()
@@ -467,7 +477,7 @@ class _DataclassPlan:
         self.compared = compared
         self.reset = tuple(f for f in dataclasses.fields(cls) if f.name not in compared)
 
-    def canonical(self, key: Any, note: _Unstorable) -> Any:
+    def canonical(self, key: Any, note: _Notes) -> Any:
         changes = {}
         for name in self.compared:
             old = getattr(key, name)
@@ -521,7 +531,7 @@ def _make_dataclass_plan(cls: type) -> Optional[_DataclassPlan]:
     return _DataclassPlan(cls, tuple(f.name for f in fields if f.compare))
 
 
-_EXACT: dict[type, Callable[[Any, _Unstorable], Any]] = {
+_EXACT: dict[type, Callable[[Any, _Notes], Any]] = {
     type(None): _same,
     str: _same,
     bytes: _same,
@@ -543,7 +553,7 @@ _EXACT: dict[type, Callable[[Any, _Unstorable], Any]] = {
 }
 
 # A subclass is taken as its base when it kept the base's ``==``: (base, to the exact type, handler).
-_SUBCLASSES: tuple[tuple[type, Callable[[Any], Any], Callable[[Any, _Unstorable], Any]], ...] = (
+_SUBCLASSES: tuple[tuple[type, Callable[[Any], Any], Callable[[Any, _Notes], Any]], ...] = (
     (str, str.__str__, _same),
     (bytes, lambda key: bytes.__getitem__(key, slice(None)), _same),
     (int, int.__int__, _same),

@@ -21,6 +21,7 @@ from flinkish.messages.checkpoints import KeyGroupRange
 from flinkish.state.current_key import NO_KEY
 from flinkish.state.common_form import adapted, adapted_value, common_form, into_form
 from flinkish.state.declared_types import DeclaredType, adapter, declared_by, infos_of
+from flinkish.state.key_classes import KeyClasses
 from flinkish.state.key_decoding import decode_key
 from flinkish.state.key_groups import key_groups_of_canonical
 from flinkish.state.keyed_snapshot import (
@@ -49,11 +50,11 @@ class HeapKeyedStateBackend:
     Args:
         now_ms: processing time, which times to live are counted in.
 
-    ``key_type``: what ``key_by`` declares of the keys; set before `restore`.
+    ``key_type``: what ``key_by`` declares of the keys; set before `restore`.  ``key_classes``: that they have.
     """
 
     __slots__ = (
-        "current_key", "key_type", "operator", "tables", "now_ms", "_states", "_restored", "_scoped", "_ttls",
+        "current_key", "key_type", "key_classes", "operator", "tables", "now_ms", "_states", "_restored", "_scoped", "_ttls",
         "_cleanups",
     )  # fmt: skip
 
@@ -62,6 +63,7 @@ class HeapKeyedStateBackend:
         self.operator = operator
         self.now_ms = now_ms
         self.key_type: Optional[DeclaredType] = None
+        self.key_classes = KeyClasses(operator)
         self._ttls: dict[str, StateTtl] = {}
         self._cleanups: list[IncrementalCleanup] = []  # that run at every record
         self.tables: dict[str, dict] = {}
@@ -201,7 +203,7 @@ class HeapKeyedStateBackend:
         Raises:
             StateMigrationError, CorruptSnapshotError: see `KeyedSnapshotReader`.
         """
-        self._check_key_types(reader.states.values())
+        self._check_keys(reader.states.values())
         for meta in reader.states.values():
             if meta.kind is StateKind.DELETIONS:
                 self._delete(meta, reader, key_groups)
@@ -246,9 +248,10 @@ class HeapKeyedStateBackend:
                 table[key] = bring(table[key])
         return into_form(meta, common, self._processing_time)
 
-    def _check_key_types(self, metas: Iterable[StateMeta]) -> None:
+    def _check_keys(self, metas: Iterable[StateMeta]) -> None:
         """Keys of another type lie in other key groups, or are other keys: all state would be there and never found."""
         for meta in metas:
+            self.key_classes.restore(meta.key_classes, meta.name)
             if meta.key_type is None or self.key_type is None or meta.key_type == self.key_type:
                 continue
             old, new = meta.key_type.text, self.key_type.text
@@ -298,18 +301,16 @@ class HeapKeyedStateBackend:
         if known is None:
             scoped = isinstance(table, WindowTable) or name in self._scoped
             meta = self._restored.get(name) or StateMeta(name, StateKind.VALUE, scoped)
-            return replace(meta, key_type=self.key_type or meta.key_type)
+            return self.with_keys(meta)
         descriptor = known[0]
         kind = next(kind for cls, (kind, _) in _KINDS.items() if isinstance(descriptor, cls))
         ttl = self._ttls.get(name)
-        return StateMeta(
-            name,
-            kind,
-            name in self._scoped,
-            declared_by(descriptor),
-            None if ttl is None else ttl.describe(),
-            key_type=self.key_type,
-        )
+        described = None if ttl is None else ttl.describe()
+        return self.with_keys(StateMeta(name, kind, name in self._scoped, declared_by(descriptor), described))
+
+    def with_keys(self, meta: StateMeta) -> StateMeta:
+        """``meta`` with what a snapshot says of the keys."""
+        return replace(meta, key_type=self.key_type or meta.key_type, key_classes=self.key_classes.layouts())
 
     def _check_restored(
         self, saved: StateMeta, kind: StateKind, namespaced: bool, descriptor: Any, table: dict

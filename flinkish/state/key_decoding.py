@@ -160,7 +160,7 @@ def _class(data: bytes, at: int) -> tuple[Any, int]:
         raise StateMigrationError(
             f"could not restore a key: {module}.{name} is gone",
             why=f"keys have the class {module}.{name}, which the program does not have ({error})",
-            do=f"keep the class, or leave an alias at its old place: {name} = NewName",
+            do="keep the class under its name: keys are found by it",
         ) from error
     return found, at
 

@@ -131,21 +131,25 @@ class KeyMemo(dict):
     Args:
         factory: gives the value of a canonical key, e.g. the channel, or the canonical key itself.
         limit: entries kept; when full the memo starts anew (an LRU costs more than it saves).
+        classes: gets the NamedTuples, dataclasses and Enums that keys consist of.
 
     >>> memo = KeyMemo(lambda key: key)
     >>> memo[(1.0, True)], memo[1, 1]
     ((1, 1), (1, 1))
     """
 
-    __slots__ = ("factory", "limit")
+    __slots__ = ("factory", "limit", "classes")
 
-    def __init__(self, factory: Callable[[Any], Any], limit: int = 65_536):
+    def __init__(
+        self, factory: Callable[[Any], Any], limit: int = 65_536, classes: Optional[dict[type, None]] = None
+    ):
         super().__init__()
         self.factory = factory
         self.limit = limit
+        self.classes = classes
 
     def __missing__(self, key: Any) -> Any:
-        canonical, storable = canonical_and_storable(key)
+        canonical, storable = canonical_and_storable(key, self.classes)
         value = self.factory(canonical)
         if storable:
             if len(self) >= self.limit:
@@ -155,7 +159,7 @@ class KeyMemo(dict):
 
     def compute(self, key: Any) -> Any:
         """The value without a look: for keys that have no hash."""
-        return self.factory(canonical_key(key))
+        return self.factory(canonical_and_storable(key, self.classes)[0])
 
 
 # ---- many keys at once --------------------------------------------------------------------------

@@ -44,7 +44,7 @@ DELETIONS_OF = "_deleted/"
 #: Its property: windows that were dropped before anything else of the file happened, encoded as keys, in hex.
 DROPPED_WINDOWS = "dropped_windows"
 
-VERSION = 3  # 2 had no types of fields in record layouts; 1 had no forms, and no Arrow types of what was declared
+VERSION = 4  # 3 had no classes of keys; 2 had no types of fields in record layouts; 1 had no forms, and no Arrow types of what was declared
 #: Flink's ``execution.checkpointing.snapshot-compression`` is a switch; this is what it switches on.
 COMPRESSION = "zstd"
 BLOCK_BYTES = 128 << 10  # what a reader of some key groups may read too much at either end
@@ -78,6 +78,7 @@ class StateMeta:
         ttl: the time to live of its entries, if any, as its backend describes it.
         properties: facts of the operator that are no entries (JSON values), e.g. its watermark.
         key_type: what ``key_by`` declared of its keys; None: nothing, or the snapshot is older.
+        key_classes: that its keys have had (`key_classes`); snapshots of older versions have none.
         forms: of "namespace", "key" and "value": what the writer has seen of them (`value_columns.column_form`).
     """
 
@@ -89,6 +90,7 @@ class StateMeta:
     properties: Mapping[str, Any] = field(default_factory=dict)
     key_type: Optional[DeclaredType] = None
     forms: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    key_classes: tuple[RecordLayout, ...] = field(default=(), compare=False)
 
     def to_json(self) -> dict:
         return {
@@ -100,6 +102,7 @@ class StateMeta:
             "properties": dict(self.properties),
             "key_type": self.key_type and self.key_type.to_json(),
             "forms": dict(self.forms),
+            "key_classes": [layout.to_json() for layout in self.key_classes],
         }
 
     @classmethod
@@ -114,6 +117,7 @@ class StateMeta:
             found["properties"],
             DeclaredType.from_json(found.get("key_type")),
             found.get("forms", {}),
+            tuple(map(RecordLayout.from_json, found.get("key_classes", ()))),
         )
 
 

@@ -463,7 +463,7 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
 
     def _restore_described(self, restorer: Restorer) -> _Brings:
         """By state what brings the handle's entries into the form that others have (`_described`)."""
-        self._check_key_types(described.meta for described in restorer.states)
+        self._check_keys(described.meta for described in restorer.states)
         brings: _Brings = {}
         for described in restorer.states:
             meta, name = described.meta, described.meta.name

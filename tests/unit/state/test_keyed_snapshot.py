@@ -422,7 +422,7 @@ def test_the_error_has_path_and_offset():
 def test_a_newer_version_is_refused_with_both_numbers():
     data = bytearray(snapshot(["a"], [1]))
     data[4:6] = struct.pack("<H", 7)
-    with pytest.raises(CorruptSnapshotError, match="version 7, this flinkish reads up to 3"):
+    with pytest.raises(CorruptSnapshotError, match="version 7, this flinkish reads up to 4"):
         KeyedSnapshotReader(bytes(data))
 
 
