@@ -20,14 +20,18 @@ Executors read and write the files themselves, so they must reach the folder.  C
 from __future__ import annotations
 
 import pickle
+import sys
 from typing import Any, Iterator, Mapping, Optional
 
+import cloudpickle
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from flinkish.common.arguments import check_argument
 from flinkish.common.file_system import absolute_uri
 from flinkish.errors import InvalidJobError, UnsupportedSparkError
+from flinkish.graph.chain_pickling import main_module_classes, unpickle_main_classes
+from flinkish.state_processor.columns import is_made_text, made_text
 from flinkish.state_processor.savepoint_reader import (
     COLUMNS,
     PART_BYTES,
@@ -41,9 +45,12 @@ from flinkish.state_processor.savepoint_writer import (
     OperatorIdentifier,
     SavepointWriter,
     SubtaskFiles,
+    check_bootstraps,
     check_columns,
     check_free,
     check_selector,
+    key_type_of,
+    warn_of_untyped,
 )
 
 STATE_FORMAT = "flinkish-state"
@@ -53,6 +60,8 @@ METADATA_FORMAT = "flinkish-state-metadata"
 _OPTIONS = {"operatorUid": "operator_uid", "operatorName": "operator_name", "stateName": "state_name"}
 _PART_BYTES = "partBytes"
 _SUBTASK = "__flinkish_subtask"
+#: Metadata of a DataFrame's column of which `is_made_text` is true.
+_MADE_TEXT = "flinkish.text"
 
 
 # ---- functions ----------------------------------------------------------------------------------
@@ -117,7 +126,9 @@ def write_savepoint(
         path: a folder that has no ``_metadata`` yet.
         bootstraps: which columns become which state.
         key: column, or columns (a tuple is the key) of what the job gives to ``key_by``.
-        key_type: as the job gives it to ``key_by``.
+        key_type: as the job gives it to ``key_by``.  Where the job has none, and its keys are objects of a frozen
+            dataclass, members of an Enum or tuples: the class, ``tuple``, or another annotation
+            (`flinkish.state_processor.object_types`).
         max_parallelism: of the job's operator; it cannot be changed later.
         parallelism: tasks that write, each a file; each holds its part in memory.  Default: that of Spark's shuffles.
         base: a savepoint whose other operators are taken along, copied.
@@ -135,6 +146,8 @@ def write_savepoint(
     if parallelism is not None and check_argument(parallelism, int, "write_savepoint()", "parallelism") < 1:
         raise InvalidJobError(f"write_savepoint() cannot use {parallelism} as parallelism", do="give 1 or more")
     check_selector(key, "write_savepoint()", "key")
+    key_type = key_type_of(key_type, "write_savepoint()")
+    check_bootstraps(bootstraps, "write_savepoint()")
     selectors = [part for b in bootstraps for part in (b.value, b.map_key) if part is not None]
     check_columns(dataframe.columns, key, *selectors)
     uri, settings = absolute_uri(path), storage_settings(configuration)
@@ -151,14 +164,19 @@ def write_savepoint(
         uri, settings, operator_uid, bootstraps, key, key_type, max_parallelism, subtasks
     )
     schema = dataframe.schema
+    columns = {field.name: _arrow_field(field) for field in schema.fields}
+    warn_of_untyped(operator_uid, columns, key, key_type, bootstraps)
+    travelling = main_module_classes(), cloudpickle.dumps(files)
 
     def assign(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        files = _arrived(*travelling)
         for batch in batches:
             column = pa.array(files.subtasks_of(batch), pa.int32())
             names = [*batch.schema.names, _SUBTASK]
             yield pa.RecordBatch.from_arrays([*batch.columns, column], names)
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        files = _arrived(*travelling)
         by_subtask: dict[int, list[pa.RecordBatch]] = {}
         for batch in batches:
             subtask_column = batch.column(batch.schema.names.index(_SUBTASK))
@@ -174,9 +192,24 @@ def write_savepoint(
 
     assigned = dataframe.mapInArrow(assign, StructType([*schema.fields]).add(_SUBTASK, IntegerType()))
     handles = assigned.repartition(subtasks, _SUBTASK).mapInArrow(write, "handle binary").collect()
-    parts = dict(pickle.loads(row.handle) for row in handles)
+    parts = dict(pickle.loads(row.handle) for row in handles) or {0: files.write(0, [])}  # its states, without entries
     writer.with_keyed_files(operator, parts, max_parallelism, subtasks)
     return writer.write(path)
+
+
+def _arrived(main_classes: bytes, files: bytes) -> SubtaskFiles:
+    """In a task: with the classes of the driver's ``__main__``, by whose names objects are saved."""
+    for name, cls in unpickle_main_classes(main_classes, "of Spark")[0].items():
+        setattr(sys.modules["__main__"], name, cls)
+    return pickle.loads(files)
+
+
+def _arrow_field(field: Any) -> pa.Field:
+    try:
+        type_ = _arrow_type(field.dataType)
+    except InvalidJobError:
+        type_ = pa.null()
+    return made_text(field.name) if _MADE_TEXT in field.metadata else pa.field(field.name, type_)
 
 
 def _for_spark(schema: pa.Schema) -> pa.Schema:
@@ -186,10 +219,9 @@ def _for_spark(schema: pa.Schema) -> pa.Schema:
     fields = []
     for field in schema:
         try:
-            type_ = _arrow_type(_spark_type(field.type))
+            fields.append(field.with_type(_arrow_type(_spark_type(field.type))))
         except (PySparkTypeError, InvalidJobError):
-            type_ = pa.string()
-        fields.append(field.with_type(type_))
+            fields.append(made_text(field.name))
     return pa.schema(fields)
 
 
@@ -202,7 +234,10 @@ def _spark_type(type_: pa.DataType) -> Any:
 def _spark_schema(schema: pa.Schema) -> Any:
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    found = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    for column, field in zip(found.fields, schema):
+        column.metadata = {_MADE_TEXT: True} if is_made_text(field) else {}
+    return found
 
 
 _ARROW_TYPES = {

@@ -2,8 +2,9 @@
 
 A column gets the type that the state's descriptor declared, else the one that the snapshot's writer has seen in all
 values (`state.value_columns.column_form`), else it is text: a ``str`` as it is, anything else as JSON, in which
-tuples and sets are lists, records and Rows are objects, bytes are base64, and what JSON does not know is its
-``repr``.  Text is for people and for ``from_json``; it does not tell ``"1"`` from ``1``.  Half of a surrogate pair,
+tuples and sets are lists, records and Rows are objects, bytes are base64, members of an Enum their names, and what
+JSON does not know is its ``repr``.  Text is for people, for ``from_json`` and for `object_types`; it does not tell
+``"1"`` from ``1``.  A column that is text of something else says so (`is_made_text`).  Half of a surrogate pair,
 which Arrow's strings cannot have, is shown as Python escapes it, ``\\ud83d``.
 """
 
@@ -13,8 +14,10 @@ import base64
 import dataclasses
 import datetime
 import decimal
+import enum
 import json
 import pickle
+import uuid
 from typing import Any, Callable, Iterable, Optional, Sequence
 
 import pyarrow as pa
@@ -57,6 +60,18 @@ def arrow_type_of_form(form: Any) -> Optional[pa.DataType]:
     if None in types:
         return None
     return pa.list_(types[0]) if tag == "l" else pa.map_(*types)
+
+
+_MADE_TEXT = {b"flinkish.text": b"of other values"}
+
+
+def made_text(name: str) -> pa.Field:
+    """A column of text that stands for other values."""
+    return pa.field(name, TEXT, metadata=_MADE_TEXT)
+
+
+def is_made_text(field: pa.Field) -> bool:
+    return dict(field.metadata or {}).items() >= _MADE_TEXT.items()
 
 
 # ---- to Arrow -----------------------------------------------------------------------------------
@@ -154,8 +169,10 @@ def _jsonable(value: Any) -> Any:
         return sorted((_jsonable(part) for part in value), key=repr)
     if isinstance(value, (bytes, bytearray)):
         return base64.b64encode(value).decode("ascii")
-    if isinstance(value, decimal.Decimal):
+    if isinstance(value, (decimal.Decimal, uuid.UUID)):
         return str(value)
+    if isinstance(value, enum.Enum) and value.name is not None:
+        return value.name
     if isinstance(value, (datetime.datetime, datetime.date, datetime.time)):
         return value.isoformat()
     if isinstance(value, Instant):

@@ -40,7 +40,14 @@ from flinkish.state.operator_entries import decode_entries
 from flinkish.state.serializers import LayoutWriter
 from flinkish.state.ttl import bare, last_accesses
 from flinkish.state.value_columns import ANYTHING, column_form, encode_column, merge_forms
-from flinkish.state_processor.columns import TEXT, DataLayoutReader, Record, arrow_type_of_form, to_column
+from flinkish.state_processor.columns import (
+    TEXT,
+    DataLayoutReader,
+    Record,
+    arrow_type_of_form,
+    made_text,
+    to_column,
+)
 from flinkish.storage.checkpoint_storage import CheckpointStorage
 
 KeyedHandle = Union[KeyedStateHandle, IncrementalKeyedStateHandle]
@@ -212,31 +219,27 @@ class SavepointReader:
             if value is not None
         ]
         if not found and asked:
-            listed = ", ".join(info.title for info in self.states()) or "no state"
+            listed = ", ".join(info.title for info in self.states())
             raise UserError(
                 f"could not find state of {', '.join(asked)}",
                 where=self.checkpoint.location,
-                why=f"it has {listed}",
-                do="name one of these",
+                why=f"it has {listed or 'no state'}",
+                do="name one of these" if listed else "",
             )
         return found
 
     # ---- rows -----------------------------------------------------------------------------------
 
     def schema(self, infos: Sequence[StateInfo]) -> pa.Schema:
-        """Of the rows of these states: typed where all have the same type."""
-        types = {
-            name: {info.types.get(name) for info in infos}
-            - ({None} if name in ("namespace", "map_key") else set())
-            for name, type_ in COLUMNS.items()
-            if type_ is None
-        }
-        return pa.schema(
-            [
-                (name, type_ or (TEXT if len(types[name]) != 1 else next(iter(types[name])) or TEXT))
-                for name, type_ in COLUMNS.items()
-            ]
-        )
+        """Of the rows of these states: typed where all have the same type, else text (`columns.is_made_text`)."""
+        fields = []
+        for name, type_ in COLUMNS.items():
+            if type_ is None:
+                there = infos if name != "map_key" else [i for i in infos if i.state_kind in ("MAP", "BROADCAST")]
+                types = {info.types.get(name) for info in there} - ({None} if name == "namespace" else set())
+                type_ = TEXT if not types else next(iter(types)) if len(types) == 1 else None
+            fields.append(made_text(name) if type_ is None else pa.field(name, type_))
+        return pa.schema(fields)
 
     def plan(self, infos: Sequence[StateInfo], part_bytes: int = PART_BYTES) -> list[ReadPart]:
         """What is to be read for these states, cut by key groups into parts of about ``part_bytes``."""

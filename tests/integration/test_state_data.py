@@ -1,5 +1,10 @@
 """State as data: a job's savepoint as DataFrames, and a job that begins with state from a DataFrame."""
 
+import enum
+import sys
+import warnings
+from dataclasses import dataclass, replace
+
 import pytest
 
 from flinkish.common.typeinfo import Types
@@ -14,6 +19,8 @@ from flinkish.datastream.state import (
 )
 from flinkish.errors import UnsupportedSparkError
 from flinkish.state_processor import KeyedStateBootstrap, SavepointReader
+from flinkish.storage.checkpoint_storage import CheckpointStorage
+from flinkish.testing.stream_test_harness import StreamTestHarness
 from spark_plugin.state_data import read_state, read_state_metadata, register_state_sources, write_savepoint
 from tests.integration.waiting import wait_until
 
@@ -146,7 +153,7 @@ def test_the_savepoint_of_a_job_is_a_data_source_where_pyspark_has_them(spark, s
 
 def test_a_job_begins_with_the_state_that_a_dataframe_gives(spark, cluster, tmp_path):
     dataframe = spark.range(0, 300, 1, 4).selectExpr(
-        "cast(id % 100 as string) word", "id n", "if(id % 2 = 0, 'even', 'odd') kind"
+        "cast(id % 100 as string) word", "id n", "if(id < 100, 'first', 'later') kind"
     )
     totals = dataframe.groupBy("word").count()
     path = str(tmp_path / "bootstrap")
@@ -190,3 +197,72 @@ def test_a_failing_bootstrap_names_the_key(spark, tmp_path):
     with pytest.raises(Exception, match="two rows of the key 'k'"):
         write_savepoint(twice, str(tmp_path / "s"), "op", KeyedStateBootstrap("v", "n"), key="word", parallelism=1)
     assert not (tmp_path / "s" / "_metadata").exists()
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+def classes_of_a_script():
+    """As a script defines them: only the driver's ``__main__`` has them."""
+
+    @dataclass(frozen=True)
+    class CarKey:
+        number: int
+        colour: Colour
+
+    @dataclass
+    class Car:
+        key: CarKey
+
+    for cls in (CarKey, Car):
+        cls.__module__, cls.__qualname__ = "__main__", cls.__name__
+    return CarKey, Car
+
+
+class KeepCar(KeyedProcessFunction):
+    def __init__(self, car):
+        self.car = car
+
+    def open(self, runtime_context):
+        self.kept = runtime_context.get_state(ValueStateDescriptor("car"))
+
+    def process_element(self, number, ctx):
+        yield number, self.kept.value()
+        self.kept.update(self.car(ctx.get_current_key()))
+
+
+def test_objects_of_a_scripts_classes_go_through_dataframes_and_back(spark, tmp_path, monkeypatch):
+    car_key, car = classes_of_a_script()
+    for cls in (car_key, car):
+        monkeypatch.setattr(sys.modules["__main__"], cls.__name__, cls, raising=False)
+
+    def job(stream):
+        keyed = stream.key_by(lambda number: car_key(number, list(Colour)[number % 2]))
+        return keyed.process(KeepCar(car)).uid("cars")
+
+    storage = CheckpointStorage(tmp_path)
+    with StreamTestHarness(job) as harness:
+        harness.process_elements([(number, None) for number in range(3)])
+        storage.create_folder(str(tmp_path / "first"))
+        storage.store_metadata(replace(harness.snapshot(), location=str(tmp_path / "first")))
+    rows = read_state(spark, tmp_path / "first", "cars", state_name="car").select("key", "value")
+    state = KeyedStateBootstrap("car", "value", value_type=car)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        untyped = KeyedStateBootstrap("car", "value")
+        write_savepoint(rows, tmp_path / "untyped", "cars", untyped, key="key", parallelism=2)
+    assert sorted(str(warning.message)[:30] for warning in said if warning.filename == __file__) == [
+        'the key of operator "cars" is ', 'the value of state "car" of op',
+    ]  # fmt: skip
+    location = write_savepoint(
+        rows, tmp_path / "second", "cars", state, key="key", key_type=car_key, parallelism=2
+    )
+    none = write_savepoint(rows.where("false"), tmp_path / "none", "cars", state, key="key", key_type=car_key)
+    assert read_state(spark, none, "cars", state_name="car").count() == 0  # the state is there, without entries
+    own = {"execution.checkpointing.dir": str(tmp_path)}
+    with StreamTestHarness.restore(job, storage.load(location), 2, configuration=own) as harness:
+        harness.process_elements([(number, None) for number in range(3)])
+        found = dict(record.value for record in harness.output if hasattr(record, "value"))
+    assert found == {number: car(car_key(number, list(Colour)[number % 2])) for number in range(3)}

@@ -4,6 +4,7 @@ import datetime
 import decimal
 import enum
 import pickle
+import uuid
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -104,7 +105,7 @@ def test_text_takes_every_value():
     assert (
         as_text([b"\0", decimal.Decimal("1.10"), datetime.date(2020, 2, 29)]) == '["AA==", "1.10", "2020-02-29"]'
     )
-    assert as_text([{3, 1}, Colour.RED]) == '[[1, 3], "<Colour.RED: 1>"]'
+    assert as_text([{3, 1}, Colour.RED, uuid.UUID(int=1)]) == f'[[1, 3], "RED", "{uuid.UUID(int=1)}"]'
 
 
 def test_values_of_any_record_fill_a_struct():
