@@ -473,7 +473,7 @@ class SubtaskFiles:
         backend.key_type = DeclaredType.of(None if isinstance(self.key_type, ObjectType) else self.key_type)
         targets = [_Target(bootstrap, backend, self.operator) for bootstrap in self.states]
         for rows in batches:
-            keys = self._keys(rows)
+            keys = self._keys(rows, backend.key_classes.seen)
             for target in targets:
                 target.take(keys, rows)
         groups = key_group_range(self.max_parallelism, self.parallelism, subtask)
@@ -489,15 +489,15 @@ class SubtaskFiles:
             )
         return KeyedStateHandle(owned, out.close())
 
-    def _keys(self, rows: pa.RecordBatch) -> list[Any]:
+    def _keys(self, rows: pa.RecordBatch, classes: Optional[dict[type, None]] = None) -> list[Any]:
+        """``classes``: as for `KeyMemo`."""
         by_name = isinstance(self.key_type, ObjectType)
         keys = _selected(rows, self.key, _as_row if by_name else tuple)
         if by_name:
             keys = _made(keys, self.key_type, "a key", self.operator)
-            memo = canonical_memo()
         else:
             keys = _typed(keys, self.key_type, f'a key of operator "{self.operator}"')
-            memo = canonical_memo(self.key_type)
+        memo = canonical_memo(None if by_name else self.key_type, classes)
         return [_canonical(memo, key) for key in keys]
 
 

@@ -677,6 +677,16 @@ def test_keys_of_a_job_are_read_and_written_back_as_they_were(tmp_path, key, key
     assert found_by(kept(key), location) == [(None, [Visit("u", n)], {}) for n in (1, 2, 3)]
 
 
+def test_a_bootstrapped_savepoint_says_the_classes_of_its_keys(tmp_path, monkeypatch):
+    job = kept(lambda n: Pair(n, "t"))
+    table = saved_by(job, tmp_path).read_table("keep", state_name="list")
+    state = KeyedStateBootstrap(ListStateDescriptor("list"), "value", value_type=Visit)
+    location = written(table, tmp_path / "back", state, key_type=Pair)
+    monkeypatch.setitem(globals(), "Pair", NamedTuple("Pair", [("number", int), ("text", str), ("more", int)]))
+    with pytest.raises(StateMigrationError, match="saved as a NamedTuple .*Pair.number, text.*now a NamedTuple"):
+        found_by(job, location)
+
+
 @pytest.mark.parametrize(
     "key, says",
     [
