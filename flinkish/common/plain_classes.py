@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional
 
 def is_plain(kind: type) -> bool:
     """Whether pickle would take a tuple's elements or the ``__dict__``, and nothing else."""
-    if has_own_pickling(kind):
+    if own_pickling(kind):
         return False
     if kind.__bases__ == (tuple,):  # the __new__ and __getnewargs__ of a NamedTuple take and give its elements
         return kind.__dictoffset__ == 0
@@ -18,9 +18,10 @@ def is_plain(kind: type) -> bool:
     return kind.__dictoffset__ != 0
 
 
-def has_own_pickling(kind: type) -> bool:
+def own_pickling(kind: type) -> list[str]:
+    """What makes its objects pickle in a way of their own, none of a plain class: methods, or ``copyreg``."""
     own = [name for name in _HOOKS if getattr(kind, name, None) is not getattr(object, name, None)]
-    return bool(own) or kind in copyreg.dispatch_table
+    return own + (["copyreg"] if kind in copyreg.dispatch_table else [])
 
 
 def is_made_plainly(kind: type) -> bool:

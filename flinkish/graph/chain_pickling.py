@@ -74,7 +74,8 @@ class _DriverObjectFound(Exception):
 class _Pickler(cloudpickle.Pickler):
     """cloudpickle that stops at Spark's driver objects, and keeps what some of its versions lose: the file
     name of code (they write "<dynamic-code>", and then the user's traceback shows neither file nor line),
-    the slots of a class (its objects then pickle in another form than those of the driver), and that
+    the slots of a class (its objects then pickle in another form than those of the driver), the qualified
+    name of a class (one nested in another is then found nowhere, so that it cannot be state), and that
     ``dataclasses.MISSING`` is one object (libraries ask with ``is`` whether a field has a default).  What
     would go by its name in ``__main__``, which the slot does not have, goes by value too: functions with
     a ``functools.cache``, which comes empty, and ``typing.NewType``."""
@@ -98,12 +99,19 @@ class _Pickler(cloudpickle.Pickler):
             # The function comes afterwards, because it may call itself by this object.
             return _empty_cache, arguments, obj.__wrapped__, None, None, functools.update_wrapper
         reduced = super().reducer_override(obj)
-        if isinstance(obj, type) and isinstance(reduced, tuple) and "__slots__" in vars(obj):
-            make, arguments, *_ = reduced
+        if isinstance(obj, type) and isinstance(reduced, tuple) and reduced[0].__name__ == "_make_skeleton_class":
+            body = reduced[1][3]
+            body.setdefault("__qualname__", _name_in_module(obj))
             # A NamedTuple makes its own, which are empty, and refuses to be given any.
-            if make.__name__ == "_make_skeleton_class" and not issubclass(obj, tuple):
-                arguments[3].setdefault("__slots__", obj.__slots__)  # of the class's body
+            if "__slots__" in vars(obj) and not issubclass(obj, tuple):
+                body.setdefault("__slots__", obj.__slots__)
         return reduced
+
+
+def _name_in_module(cls: type) -> str:
+    """Qualified name, or the name that a class made by a function was given at the top of its module."""
+    module = sys.modules.get(cls.__module__)
+    return cls.__name__ if getattr(module, cls.__name__, None) is cls else cls.__qualname__
 
 
 def _empty_cache(maxsize: Optional[int], typed: bool) -> Any:

@@ -597,6 +597,9 @@ class CheckpointCoordinator:
         self.failures += 1
         if self.failures <= self.configuration.tolerable_failures:
             return []
+        cause = failure.fields["cause"]
+        if cause is not None and cause.domain == "user" and not cause.retryable:
+            return self._fail_job(cause)  # state that cannot be saved: no later checkpoint would be better
         error = CheckpointFailedError(
             f'too many checkpoints of job "{self.job_name}" failed',
             where=failure.where,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import threading
 import time
 from typing import Any, Callable, Mapping, Optional
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 Order = StoreMetadata | StoreJobResult | DiscardCheckpoint | DiscardFiles
 
 _RECORD_RETRY_S = 0.5
+#: The id of a job is its last part; others may be folders of the user.
+_JOB_FOLDER = re.compile(r".*/[0-9a-f]{32}")
 
 
 class CheckpointFiles:
@@ -108,6 +111,8 @@ class CheckpointFiles:
             case DiscardFiles(_, uris):
                 for uri in uris:
                     self._attempt("delete a file of a checkpoint", uri, functools.partial(self._delete, uri))
+                for folder in sorted(set(map(_parent, uris))):
+                    self._attempt("delete an empty folder", folder, functools.partial(self._tidy, folder))
 
     def _store(self, checkpoint: CompletedCheckpoint) -> Optional[FlinkishError]:
         try:
@@ -153,6 +158,13 @@ class CheckpointFiles:
             CheckpointStorage(configured or self._directory, self._configuration).discard_job(self._job_id)
         else:
             storage_at(_parent(location), self._configuration).discard(location)
+            self._tidy(location)
+
+    def _tidy(self, folder: str) -> None:
+        """The folders of a run before this one go with the last of what was in them; those of this job when it ends."""
+        of_job = _parent(folder)
+        if _JOB_FOLDER.fullmatch(of_job) and not of_job.endswith(f"/{self._job_id}"):
+            storage_at(of_job, self._configuration).delete_if_empty(folder)
 
     def _delete(self, uri: str) -> None:
         storage_at(_parent(uri), self._configuration).delete_file(FileHandle(uri, 0))

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import re
 import shutil
 import threading
@@ -26,6 +27,7 @@ from typing import Any, Mapping, NoReturn, Optional, Union
 
 from flinkish.common import options
 from flinkish.common.completable_future import CompletableFuture
+from flinkish.common.config_options import ConfigOption
 from flinkish.common.file_system import absolute_uri, open_file_system
 from flinkish.common.job_execution_result import JobExecutionResult
 from flinkish.common.job_status import JobStatus
@@ -51,6 +53,7 @@ log = logging.getLogger(__name__)
 
 _PROGRESS_S = 30
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*")
+_NAME_BYTES_MAX, _PLACE_BYTES_MAX = 255, 1_000  # a whole path may have 4,095 in Linux
 _RESULT_ATTEMPTS = 5
 
 _started: Counter = Counter()  # jobs of this process, by storage, cluster and name
@@ -282,8 +285,8 @@ def _services(job_graph: JobGraph) -> tuple[Leadership, HighAvailabilityStore]:
     configuration, name = job_graph.configuration, f'job "{job_graph.job_name}"'
     place = f"{_cluster_id(configuration)}/{job_graph.job_id}"
     if options.read(configuration, options.HIGH_AVAILABILITY_TYPE) == "zookeeper":
-        client, quorum = _connect(configuration)
         folder = f"{_zookeeper_root(configuration)}/{place}"
+        client, quorum = _connect(configuration)
         session_ms = int(client._session_timeout)  # that the server has agreed to
         lease = ZookeeperLease(client, folder)
         store = HighAvailabilityStore(ZookeeperCell(client, f"{folder}/record"), f"ZooKeeper {quorum}, {folder}")
@@ -313,7 +316,8 @@ def _connect(configuration: Mapping[str, Any]) -> tuple[Any, str]:
 
 
 def _zookeeper_root(configuration: Mapping[str, Any]) -> str:
-    return options.read(configuration, options.HIGH_AVAILABILITY_ZOOKEEPER_ROOT).rstrip("/")
+    option = options.HIGH_AVAILABILITY_ZOOKEEPER_ROOT
+    return _bounded(options.read(configuration, option).rstrip("/"), option)
 
 
 def _forget(configuration: Mapping[str, Any], job_id: str) -> None:
@@ -332,13 +336,27 @@ def _forget(configuration: Mapping[str, Any], job_id: str) -> None:
 
 def _cluster_id(configuration: Mapping[str, Any]) -> str:
     cluster = options.read(configuration, options.HIGH_AVAILABILITY_CLUSTER_ID).strip("/")
-    if not _CLUSTER_ID.fullmatch(cluster) or ".." in cluster.split("/"):
+    if not _CLUSTER_ID.fullmatch(cluster) or not {".", ".."}.isdisjoint(cluster.split("/")):
         raise InvalidJobError(
             f"could not use {cluster[:100]!r} as a cluster id",
             where=options.HIGH_AVAILABILITY_CLUSTER_ID.key,
             why="it names a folder: letters, digits, _ . - and / between them may stand in it",
         )
-    return cluster
+    return _bounded(cluster, options.HIGH_AVAILABILITY_CLUSTER_ID)
+
+
+def _bounded(place: str, option: ConfigOption) -> str:
+    """A part of the folder, or node, of lease and record.  What no file system takes would be tried again for ever."""
+    sizes = [len(os.fsencode(name)) for name in place.split("/")]
+    if max(sizes) > _NAME_BYTES_MAX or sum(sizes) > _PLACE_BYTES_MAX:
+        raise InvalidJobError(
+            f"could not keep the lease of a leader in {place[:100]!r}...",
+            where=option.key,
+            why=f"a name in it has {max(sizes)} bytes, at most {_NAME_BYTES_MAX} can be, and all its names together "
+            f"{sum(sizes)}, at most {_PLACE_BYTES_MAX} can be",
+            do="choose a shorter one",
+        )
+    return place
 
 
 def _storage_folder(configuration: Mapping[str, Any]) -> str:
@@ -353,7 +371,7 @@ def _storage_folder(configuration: Mapping[str, Any]) -> str:
             why="a folder with hard links is needed, on a disk or on NFS, so that of two drivers one is refused",
             do="name a shared folder, or set high-availability.type to zookeeper; checkpoints may be anywhere",
         )
-    return open_file_system(uri)[1].rstrip("/")
+    return _bounded(open_file_system(uri)[1].rstrip("/"), options.HIGH_AVAILABILITY_STORAGE_DIR)
 
 
 def _check_checkpoints(configuration: Mapping[str, Any]) -> None:

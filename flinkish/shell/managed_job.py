@@ -137,12 +137,16 @@ class ManagedJob:
 
         Raises:
             InvalidJobError: there is no file system for it, or it says how it is reached, which slots do not hear.
+            CheckpointStorageError: a folder of a local disk that cannot be made; tasks that fail to would cost the job
+                a restart.
         """
         if directory is None:
             return None
         uri = absolute_uri(directory)
         if uri.startswith(("/", "file:")):
-            return CheckpointStorage(uri).directory
+            storage = CheckpointStorage(uri)
+            storage.create_folder(storage.directory)
+            return storage.directory
         if "?" in uri or "@" in uri:
             raise InvalidJobError(
                 f"could not take a savepoint in {without_secrets(uri)}",

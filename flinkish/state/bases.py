@@ -61,6 +61,7 @@ class BaseSchedule:
         self._begun_ms = now_ms()  # the last one
         self._retry_ms: Optional[int] = None
         self._under_way = False
+        self.closed = False  # the backend sets it at the end of its task: its folder goes, and nobody needs a base
         self._interval_ms = -1
         if config.read(configuration, config.CHANGELOG_ENABLED):
             self._interval_ms = config.read(configuration, config.CHANGELOG_MATERIALIZE_INTERVAL)
@@ -88,6 +89,7 @@ class BaseSchedule:
 
     def end(self, error: Optional[BaseException] = None) -> None:
         """The one under way is over; ``error``: it is not stored."""
+        error = None if self.closed else error
         self._under_way, self._failure = False, error
         self._failures = 0 if error is None else self._failures + 1
         if error is not None:

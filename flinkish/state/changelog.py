@@ -355,7 +355,7 @@ class ChangelogKeyedStateBackend(HeapKeyedStateBackend):
 
     __slots__ = (
         "key_groups", "max_parallelism", "log", "_compression", "_materialiser", "_schedule", "_uploaded",
-        "_uploaded_bytes", "_closed", "_handles_restored", "_restored_last",
+        "_uploaded_bytes", "_handles_restored", "_restored_last",
     )  # fmt: skip
 
     def __init__(
@@ -375,7 +375,6 @@ class ChangelogKeyedStateBackend(HeapKeyedStateBackend):
         self._schedule = BaseSchedule(configuration, now_ms, operator)
         self._uploaded = UploadedFiles()
         self._uploaded_bytes = 0
-        self._closed = False
         self._handles_restored = 0
         self._restored_last: Cut = {}  # by the last file
 
@@ -393,7 +392,7 @@ class ChangelogKeyedStateBackend(HeapKeyedStateBackend):
         return _CleaningChangelogBackend
 
     def close(self) -> None:
-        self._closed = True
+        self._schedule.closed = True
         if not self._schedule.under_way:
             self._release(self.log.contents)
 
@@ -421,7 +420,7 @@ class ChangelogKeyedStateBackend(HeapKeyedStateBackend):
     def _addition_stored(self, addition: LogAddition, content: FileHandle) -> None:
         self._uploaded.add(content, addition.checkpoint_id)
         self._release(self.log.snapshot_stored(addition.number, content, addition.is_whole))
-        if self._closed:
+        if self._schedule.closed:
             self._release(self.log.contents)
 
     def _changed_states(self, changes: Cut) -> Iterator[StateEntries]:
@@ -462,12 +461,12 @@ class ChangelogKeyedStateBackend(HeapKeyedStateBackend):
             )
 
         def done(content: Any, error: Optional[BaseException]) -> None:
-            self._schedule.end(None if self._closed else error)  # closed: its folder is gone, nobody needs a base
+            self._schedule.end(error)
             if error is None:
                 self._uploaded.add(content)
                 self._uploaded_bytes += content.size
                 self._release(changes.base_stored(number, content))
-            if self._closed:
+            if self._schedule.closed:
                 self._release(changes.contents)
 
         self._materialiser.write(write, done)

@@ -168,13 +168,25 @@ def _class(data: bytes, at: int) -> tuple[Any, int]:
 def _enum(data: bytes, at: int) -> tuple[Any, int]:
     cls, at = _class(data, at)
     name, at = decode_key(data, at)
-    return cls[name], at
+    return _member(cls, cls.__getitem__, name), at
 
 
 def _flag(data: bytes, at: int) -> tuple[Any, int]:
     cls, at = _class(data, at)
     value, at = decode_key(data, at)
-    return cls(value), at
+    return _member(cls, cls, value), at
+
+
+def _member(cls: Any, find: Callable[[Any], Any], sought: Any) -> Any:
+    try:
+        return find(sought)
+    except (KeyError, ValueError) as error:
+        name = f"{cls.__module__}.{cls.__qualname__}"
+        raise StateMigrationError(
+            f"could not restore a key: {name} has no member {sought!r} any more",
+            why=f"a key was saved as that member, and the {name} of the program does not have it",
+            do="keep the member",
+        ) from error
 
 
 def _dataclass(data: bytes, at: int) -> tuple[Any, int]:

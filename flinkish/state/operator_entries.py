@@ -17,7 +17,7 @@ import struct
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Iterable, Mapping
 
-from flinkish.errors import CorruptSnapshotError, FlinkishError, StateMigrationError, UserError
+from flinkish.errors import CorruptSnapshotError, FlinkishError, UserError
 from flinkish.state.declared_types import DeclaredType
 from flinkish.state.serializers import LayoutReader, LayoutWriter, RecordLayout, is_built_in
 
@@ -82,7 +82,7 @@ def decode_entries(
         layout_reader: makes the objects; default: those of the program's classes.
     Raises:
         StateMigrationError: an entry has a class that cannot take it any more.
-        CorruptSnapshotError: an entry is cut off, or of a newer version.
+        CorruptSnapshotError: an entry is damaged, cut off, or of a newer version.
     """
     groups: list[EntryGroup] = []
     known: dict[bytes, tuple[Mapping[str, DeclaredType], LayoutReader]] = {}
@@ -96,12 +96,12 @@ def decode_entries(
             value = layouts.loads(body)
         except FlinkishError:
             raise
-        except Exception as error:  # unpickling imports modules and runs __setstate__ of the user's classes
-            raise StateMigrationError(
-                f'could not restore state "{state}"',
+        except Exception as error:  # a class that raises is refused by the reader
+            raise CorruptSnapshotError(
+                f'could not read operator state "{state}"',
                 where=f'operator "{operator}"',
                 why=f"an entry cannot be unpickled: {type(error).__name__}: {error}",
-                do="keep the class of the entries where it was, and able to read what it wrote",
+                do="restore from another checkpoint or savepoint",
                 state=state,
             ) from error
         if not groups or groups[-1].layouts is not layouts:

@@ -82,7 +82,6 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
         self.families: dict[str, Family] = {}
         self.folder: Optional[str] = None
         self._db: Any = None
-        self._closed = False
         self._unlogged = rocksdict.WriteOptions()
         self._unlogged.disable_wal = True
         # ---- incremental checkpoints
@@ -189,9 +188,9 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
 
     def close(self) -> None:
         """Remove the database; a second call does nothing."""
-        if self._closed:
+        if self._schedule.closed:
             return
-        self._closed = True
+        self._schedule.closed = True
         if not self._schedule.under_way:
             self._give_back()
         self.memory.tables -= len(self.tables)
@@ -381,10 +380,10 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
         work = Materialisation(self._db, os.path.join(self.folder, "db"), columns, self._stored)
 
         def done(base: Any, error: Optional[BaseException]) -> None:
-            self._schedule.end(None if self._closed else error)  # closed: its folder is gone, nobody needs a base
+            self._schedule.end(error)
             if error is None:
                 self._keep_stored(base)
-            if self._closed:
+            if self._schedule.closed:
                 self._give_back()
                 return
             self._uploaded_bytes += work.uploaded_bytes

@@ -98,18 +98,12 @@ class ValueCodec:
             return reader.loads(data)
         except FlinkishError:
             raise
-        except (pickle.UnpicklingError, EOFError, IndexError) as error:
+        except Exception as error:  # a class that raises is refused by the reader
             raise CorruptSnapshotError(
                 f'could not read state "{state}"',
                 where=f'operator "{self.operator}"',
                 why=f"{type(error).__name__}: {error}",
                 do="restore from an older checkpoint or savepoint",
-            ) from error
-        except Exception as error:  # unpickling runs code of the values' classes, which may raise anything
-            raise reader.refusal(
-                f"its values cannot be made: {type(error).__name__}: {error}",
-                "the class of a value raised when the value was unpickled",
-                "correct the class (its __setstate__, __new__ or what it imports)",
             ) from error
 
     def _unpicklable(self, state: str, why: str) -> UserError:

@@ -438,7 +438,8 @@ class Restorer:
 
     def dirty(self, max_parallelism: int) -> list[Dirty]:
         """Of the handle's key groups, by state and window."""
-        found: list[Dirty] = ValueCodec(self._operator, self.layouts).loads(self._dirty, "")
+        names = ", ".join(sorted(state.meta.name for state in self.states))
+        found: list[Dirty] = ValueCodec(self._operator, self.layouts).loads(self._dirty, names)
         namespaced = {state.meta.name: state.meta.namespaced and not state.windows for state in self.states}
         kept: list[Dirty] = []
         for name, start, keys, values, deleted in found:

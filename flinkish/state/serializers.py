@@ -49,9 +49,11 @@ from typing import Any, Callable, Iterable, Optional, Sequence
 
 import cloudpickle
 
-from flinkish.common.plain_classes import default_maker, has_own_pickling, is_made_plainly, is_plain
+from flinkish.common.plain_classes import default_maker, is_made_plainly, is_plain, own_pickling
 from flinkish.common.types import Row, RowKind
+from flinkish.common.user_traceback import message_of
 from flinkish.errors import InternalError, StateMigrationError
+from flinkish.state.failed_calls import failed_call
 from flinkish.state.field_types import field_types, fits
 
 MIGRATION_HOOK = "__migrate_state__"
@@ -179,7 +181,7 @@ def _has_fields_in_slots(cls: type, fields: tuple[str, ...]) -> bool:
     generated = (getattr(dataclasses, "_dataclass_getstate", None), getattr(dataclasses, "_dataclass_setstate", None))
     if (cls.__dict__.get("__getstate__"), cls.__dict__.get("__setstate__")) == generated:
         return cls.__reduce_ex__ is object.__reduce_ex__ and cls.__reduce__ is object.__reduce__
-    return not has_own_pickling(cls)
+    return not own_pickling(cls)
 
 
 class LayoutWriter:
@@ -207,9 +209,10 @@ class LayoutWriter:
                 form.kind, cls.__module__, cls.__qualname__, fields, unset, field_types(cls, fields)
             )
             if _find(layout) is not cls:
-                raise pickle.PicklingError(
-                    f"{layout.name} cannot be found under this name: define the class at the top of a module"
-                )
+                why = "cannot be found under this name"
+                if "<locals>" in layout.qualname:
+                    why = "is defined inside a function, where nobody who restores it can find it"
+                raise pickle.PicklingError(f"{layout.name} {why}: define the class at the top of a module")
             number = self._numbers[key] = len(self.layouts)
             self.layouts.append(layout)
         return number
@@ -332,7 +335,22 @@ class LayoutReader:
         return builder
 
     def loads(self, data: bytes) -> Any:
-        return _StateUnpickler(io.BytesIO(data), self).load()
+        """
+        Raises:
+            StateMigrationError: a class of the program cannot take what it was saved with, or raises.
+            Exception: whatever pickle raises of damaged bytes.
+        """
+        try:
+            return _StateUnpickler(io.BytesIO(data), self).load()
+        except StateMigrationError:
+            raise
+        except Exception as error:  # unpickling imports modules and runs code of the values' classes
+            failed = failed_call(data, self.find)
+            if failed is None:
+                raise
+            reason = f"{type(error).__name__}: {message_of(error)}".rstrip(": ")
+            why = f"{failed.call} raised when a value was unpickled: {reason}"
+            raise self.refusal(failed.what, why, failed.do) from error
 
     def find(self, module: str, name: str, find_class: Callable[[str, str], Any]) -> Any:
         if module == __name__ and name in self._calls:
@@ -383,9 +401,9 @@ class RecordBuilder:
         form = record_form(cls) if isinstance(cls, type) else None
         if form is None or form.kind != layout.kind:
             raise self._refusal(
-                f"as a {layout.kind} {layout.name}{_listed(layout.fields)}, and {layout.name} is now "
-                f"{'no such class' if form is None else 'a ' + form.kind}",
-                f"keep it a {layout.kind}",
+                f"as a {layout.kind} {layout.name}{_listed(layout.fields)}, and {layout.name} "
+                f"{_what_is_no_record(cls) if form is None else f'is now a {form.kind}'}",
+                f"keep it a {layout.kind} that pickles as just its fields",
             )
         self.cls, self.form = cls, form
         self.migrate: Optional[Callable[[dict], Any]] = None
@@ -472,7 +490,14 @@ class RecordBuilder:
             return dict(zip(self.layout.fields, values))
         old = dict(zip(self.layout.fields, values))
         for name, default in self._defaults:
-            old[name] = default()
+            try:
+                old[name] = default()
+            except Exception as error:
+                raise self._refusal(
+                    f"as {self.layout.name}{_listed(self.layout.fields)}, and the default of the new field {name} "
+                    f"raised {type(error).__name__}: {message_of(error)}",
+                    "correct the default_factory",
+                ) from error
         return {name: old[name] for name in self.form.fields if name in old}
 
     def _migrated(self, old: dict) -> Any:
@@ -519,6 +544,18 @@ class RecordBuilder:
             self._put(record, self._content(values))
             objects.append(record)
         return objects
+
+
+def _what_is_no_record(cls: Any) -> str:
+    """Of what `record_form` says None."""
+    if not isinstance(cls, type):
+        return f"is now no class, but {cls!r:.100}"
+    own = own_pickling(cls)
+    if own:
+        return f"pickles now in a way of its own ({', '.join(own)})"
+    if "__dataclass_fields__" in cls.__dict__:
+        return "holds now more than its fields: its own __new__, slots that are no fields, or a base written in C"
+    return "is now neither a dataclass nor a NamedTuple"
 
 
 def _find(layout: RecordLayout, strict: bool = False) -> Any:

@@ -468,19 +468,35 @@ class CheckpointStorage:
         for file in files:
             self.delete_file(file)
         for location in locations:
-            if location.startswith("/"):  # elsewhere there are no folders
-                self._delete_if_empty(location)
+            if location.startswith("/"):  # elsewhere another slot's first file there might go with the folder
+                self.delete_if_empty(location)
 
-    @staticmethod
-    def _delete_if_empty(path: str) -> None:
+    def delete_if_empty(self, location: str) -> None:
+        """Delete a folder in which nothing is left, and that of its job behind a checkpoint's or that of shared files.
+        Nobody else may write there meanwhile, but on a local disk.  In an object store such a folder is an object too:
+        `pyarrow` makes it when the last file is deleted."""
+        system, path = self._resolve(location)
+        path = path.rstrip("/")
         folder, _, name = path.rpartition("/")
         for emptied in (path, folder) if _CHECKPOINT.fullmatch(name) or name == SHARED else (path,):
-            try:
-                os.rmdir(emptied)
-            except FileNotFoundError:
-                continue
-            except OSError:  # others have files there
+            if not self._is_deleted_if_empty(emptied, system):
                 return
+
+    def _is_deleted_if_empty(self, path: str, system: fs.FileSystem) -> bool:
+        """Whether there is no such folder now."""
+        if isinstance(system, fs.LocalFileSystem):
+            try:
+                os.rmdir(path)
+            except FileNotFoundError:
+                return True
+            except OSError:  # others have files there
+                return False
+            return True
+        selector = fs.FileSelector(path, allow_not_found=True)
+        if self._attempt("list", path, lambda: system.get_file_info(selector)):
+            return False
+        self._delete_folder(path, system)
+        return True
 
     def files_of_snapshot(self, pointer: Any) -> tuple[str, list[str]]:
         """Location of a checkpoint's or savepoint's folder, which need not be whole, and the names of its files.

@@ -15,7 +15,13 @@ from flinkish.common.watermark_strategy import WatermarkStrategy
 from flinkish.connectors.sequence import NumberSequenceSource
 from flinkish.datastream.connectors.file_system import FileSink
 from flinkish.datastream.window import TumblingEventTimeWindows
-from flinkish.errors import ExternalError, InvalidJobError, StateMigrationError, UserFunctionError
+from flinkish.errors import (
+    CheckpointStorageError,
+    ExternalError,
+    InvalidJobError,
+    StateMigrationError,
+    UserFunctionError,
+)
 from flinkish.storage.checkpoint_storage import CheckpointStorage
 from flinkish.testing.mini_cluster import MiniCluster
 from tests.integration.recovery_program import Faulty, build, expected, published
@@ -176,6 +182,8 @@ def test_a_savepoint_is_taken_while_the_job_goes_on_and_another_job_begins_with_
     build(env, tmp_path)
     client = env.execute_async("recovery")
     wait_until(lambda: len(published(tmp_path)) > 100, "results")
+    with pytest.raises(CheckpointStorageError, match="could not create"):  # before any task fails with it
+        client.trigger_savepoint(str(tmp_path / ("x" * 400)))
     location = client.trigger_savepoint(str(tmp_path / "savepoints")).result(30_000)
     assert client.status is JobStatus.RUNNING
     client.wait(60_000)

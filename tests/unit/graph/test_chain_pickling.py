@@ -403,6 +403,85 @@ def test_classes_of_main_are_one_class_in_the_slot_whichever_pickle_brought_them
     assert run("slot.py", _SLOT) == "['Base', 'Color', 'More', 'Named', 'Pair', 'Slots', 'Sub']\n"
 
 
+_NESTED = """
+import dataclasses, enum, sys, typing
+from flinkish.graph import chain_pickling
+
+class Outer:
+    class Named(typing.NamedTuple):
+        a: int
+    class Plain:
+        pass
+    class Kind(enum.Enum):
+        A = 1
+    class Deep:
+        @dataclasses.dataclass(slots=True)
+        class Deeper:
+            a: int
+
+@dataclasses.dataclass
+class Order:
+    @dataclasses.dataclass
+    class Item:
+        n: int
+    item: Item
+    kind: Outer.Kind = Outer.Kind.A
+
+def local():
+    class Local(typing.NamedTuple):
+        a: int
+    return Local
+
+class Holder:
+    Local = local()
+
+Given = local()
+Given.__name__ = "Given"
+
+def values():
+    return [Outer.Named(1), Outer.Kind.A, Outer.Deep.Deeper(1), Order(Order.Item(1)), Given(1)]
+
+function = chain_pickling._dumps(lambda: (values(), Outer.Plain(), Holder.Local(1)))
+open(sys.argv[1], "wb").write(function)
+open(sys.argv[2], "wb").write(chain_pickling.main_module_classes())
+"""
+
+_NESTED_SLOT = """
+import pickle, sys
+from flinkish.state.serializers import LayoutReader, LayoutWriter
+main = sys.modules["__main__"]
+vars(main).update(pickle.loads(open(sys.argv[2], "rb").read()))
+values, plain, local = pickle.loads(open(sys.argv[1], "rb").read())()
+assert type(values[0]) is main.Outer.Named and type(values[2]) is main.Outer.Deep.Deeper
+layouts = LayoutWriter()
+data = layouts.dumps(values)
+assert LayoutReader(layouts.layouts).loads(data) == values
+print(*(layout.qualname for layout in layouts.layouts))
+print(type(LayoutReader(()).loads(layouts.dumps(plain))).__qualname__)
+try:
+    layouts.dumps(local)
+except pickle.PicklingError as error:
+    print(error)
+"""
+
+
+def test_classes_nested_in_classes_of_main_are_state_under_their_names(tmp_path):
+    def run(name, code):
+        (tmp_path / name).write_text(code)
+        return subprocess.run(
+            [sys.executable, name, "function", "classes"], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, check=True, timeout=60,
+        ).stdout.splitlines()
+
+    run("driver.py", _NESTED)
+    assert run("slot.py", _NESTED_SLOT) == [
+        "Outer.Named Outer.Deep.Deeper Order Order.Item Given",
+        "Outer.Plain",
+        "__main__.local.<locals>.Local is defined inside a function, where nobody who restores it can find it: "
+        "define the class at the top of a module",
+    ]
+
+
 class Unreadable:
     def __reduce__(self):
         return int, ("no number",)

@@ -1,6 +1,6 @@
 import pytest
 
-from flinkish.errors import ExternalError, UserFunctionError
+from flinkish.errors import CheckpointStorageError, ExternalError, InternalError, UserError, UserFunctionError
 from flinkish.jobmanager import events as e
 from flinkish.jobmanager.checkpoint_coordinator import CheckpointConfiguration, CheckpointCoordinator
 from flinkish.jobmanager.checkpoint_plan import CheckpointedOperator, CheckpointedVertex
@@ -299,9 +299,9 @@ def test_what_an_old_attempt_says_late_is_removed():
 # ---- failures -----------------------------------------------------------------------------------
 
 
-def failing(core, now_ms=100, reason=CheckpointFailureReason.DECLINED):
+def failing(core, now_ms=100, reason=CheckpointFailureReason.DECLINED, error=UserFunctionError("no pickle")):
     checkpoint_id = begin(core, now_ms)
-    failure = TaskFailure(UserFunctionError("no pickle"))
+    failure = TaskFailure(error)
     return step(core, DeclineCheckpoint(SINK0, checkpoint_id, failure, reason), now_ms)
 
 
@@ -338,6 +338,20 @@ def test_the_error_of_a_job_with_too_many_failed_checkpoints_says_which_and_why(
     assert fail.error.retryable and fail.error.fields["reason"] == "DECLINED"
     assert any("DeclineCheckpoint" in line for line in fail.error.fields["checkpoints"])
     assert step(core, e.Tick(), 10_000) == []  # nothing begins in a job that is about to fail
+
+
+def test_state_that_cannot_be_saved_fails_the_job_for_good_when_no_more_failures_are_tolerated():
+    core = coordinator(tolerable_failures=1)
+    error = UserError('could not save state "v"', why="its class is defined inside a function")
+    assert not of(e.FailJob, failing(core, 100, error=error))
+    (fail,) = of(e.FailJob, failing(core, 200, error=error))
+    assert fail.error is error and not fail.error.retryable
+
+
+@pytest.mark.parametrize("error", [CheckpointStorageError("no space"), InternalError("a bug")])
+def test_what_is_not_the_fault_of_the_program_restarts_the_job(error):
+    (fail,) = of(e.FailJob, failing(coordinator(), error=error))
+    assert fail.error.retryable and fail.error.fields["cause"].fields["cause"] is error
 
 
 def test_failures_in_a_row_fail_the_job_and_a_complete_checkpoint_ends_the_row():

@@ -426,6 +426,8 @@ def test_a_checkpoint_that_was_given_up_leaves_the_record_before_it_is_deleted(f
 
 # ---- settings -----------------------------------------------------------------------------------
 
+_ZOOKEEPER = {"high-availability.type": "zookeeper", "high-availability.zookeeper.quorum": "localhost:1"}
+
 
 @pytest.mark.parametrize(
     "changed, why",
@@ -437,6 +439,12 @@ def test_a_checkpoint_that_was_given_up_leaves_the_record_before_it_is_deleted(f
         ({"execution.checkpointing.storage": "jobmanager"}, "execution.checkpointing.dir"),
         ({"high-availability.cluster-id": "a/../b"}, "cluster id"),
         ({"high-availability.cluster-id": " "}, "cluster id"),
+        ({"high-availability.cluster-id": "a/./b"}, "cluster id"),
+        ({"high-availability.cluster-id": "x" * 400}, "has 400 bytes, at most 255 can be"),
+        ({"high-availability.cluster-id": "/".join(["x" * 200] * 6)}, "all its names together 1200, at most 1000"),
+        ({"high-availability.cluster-id": "x" * 400, **_ZOOKEEPER}, "cluster-id"),
+        ({"high-availability.zookeeper.path.root": "/" + "x" * 400, **_ZOOKEEPER}, "zookeeper.path.root"),
+        ({"high-availability.storageDir": "/tmp/" + "x" * 400}, "storageDir"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_anything_waits(tmp_path, changed, why):

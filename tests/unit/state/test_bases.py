@@ -33,6 +33,13 @@ def test_one_base_is_made_at_a_time_and_a_failed_one_is_not_followed_at_once(sch
     assert schedule.is_due(outgrown=True)
 
 
+def test_a_base_that_fails_behind_the_end_of_its_task_is_no_failure(schedule, caplog):
+    schedule.begin()
+    schedule.closed = True
+    schedule.end(OSError("the folder is gone"))
+    assert not schedule.under_way and not caplog.records
+
+
 @pytest.mark.parametrize("allowed", [None, "0"])
 def test_the_task_fails_when_more_bases_have_failed_in_a_row_than_are_allowed(now, allowed):
     settings = {} if allowed is None else {"state.backend.changelog.max-failures-allowed": allowed}  # the 1.x spelling

@@ -645,8 +645,88 @@ def test_a_dataclass_that_has_become_something_else_is_refused(module):
     with pytest.raises(StateMigrationError, match="saved as a dataclass .* is now a namedtuple"):
         values_of(data[0])
     module("Visit = 3")
-    with pytest.raises(StateMigrationError, match="is now no such class"):
+    with pytest.raises(StateMigrationError, match="is now no class, but 3"):
         values_of(data[0])
+    module("class Visit:\n    pass")
+    with pytest.raises(StateMigrationError, match="is now neither a dataclass nor a NamedTuple"):
+        values_of(data[0])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_dataclass_that_pickles_in_a_way_of_its_own_now_is_refused_with_what_makes_it_so(module, form):
+    data = saved(module, OLD.format(form))
+    module(OLD.format(form) + "\n    def __reduce__(self):\n        return Visit, (self.user, self.count)")
+    for part in data:
+        with pytest.raises(StateMigrationError) as caught:
+            values_of(part)
+        assert "Visit(user, count), and program_of_test.Visit pickles now in a way of its own (__red" in caught.value.why
+    module("@dataclass\nclass Visit(dict):\n    user: str\n    count: int")
+    with pytest.raises(StateMigrationError, match="a base written in C"):
+        values_of(data[0])
+
+
+def test_a_dataclass_that_has_lost_its_own_pickling_takes_attributes_and_nothing_else(module):
+    own = "\n    def __getstate__(self):\n        return {}\n    def __setstate__(self, state):\n        pass"
+    same, other = (
+        snapshot(["k"], [[module(OLD.format("") + own.format(state)).Visit("x", 1)]])
+        for state in ("self.__dict__", "[self.user, self.count]")
+    )
+    new = module(OLD.format("")).Visit
+    assert values_of(same) == {"k": [new("x", 1)]}
+    with pytest.raises(StateMigrationError, match="Visit cannot take what it was saved with") as caught:
+        values_of(other)
+    assert "setting the attributes of program_of_test.Visit with ['x', 1] raised" in caught.value.why
+
+
+_RAISING = {
+    "an enum": (
+        "import enum\nclass Kind(enum.Enum):\n    A = 1\n    B = 2\ndef make(): return Kind.B",
+        "import enum\nclass Kind(enum.Enum):\n    A = 1",
+        "program_of_test.Kind has no member 2 any more",
+        "program_of_test.Kind(2) raised when a value was unpickled: ValueError: 2 is not a valid Kind",
+    ),
+    "__setstate__": (
+        "class Own:\n    def __init__(self): self.a = 1\ndef make(): return Own()",
+        "class Own:\n    def __setstate__(self, state): state['b']",
+        "program_of_test.Own cannot take what it was saved with",
+        "__setstate__ of program_of_test.Own with {'a': 1} raised when a value was unpickled: KeyError: 'b'",
+    ),
+    "__new__": (
+        "class Own:\n    def __reduce__(self): return Own, (1, 'x')\ndef make(): return Own()",
+        "class Own:\n    def __new__(cls, *given): return given[2]",
+        "program_of_test.Own cannot be made",
+        "program_of_test.Own(1, 'x') raised when a value was unpickled: IndexError: tuple index out of range",
+    ),
+    "__hash__": (
+        "@dataclass(frozen=True)\nclass Own:\n    a: int\ndef make(): return {(Own(1), 2): 3}, {Own(2)}",
+        "@dataclass\nclass Own:\n    a: int",
+        "program_of_test.Own has no hash any more",
+        "__hash__ of program_of_test.Own raised when a value was unpickled: TypeError: unhashable type: 'Own'",
+    ),
+    "a dict of one's own": (
+        "class Own(dict): pass\ndef make(): return Own(a=1)",
+        "class Own(dict):\n    def __setitem__(self, key, value): raise ValueError(key)",
+        "program_of_test.Own cannot take what it was saved with",
+        "filling a program_of_test.Own raised when a value was unpickled: ValueError: a",
+    ),
+    "a default": (
+        "@dataclass\nclass Own:\n    a: int\ndef make(): return Own(1)",
+        "@dataclass\nclass Own:\n    a: int\n    b: int = field(default_factory=lambda: {}['b'])",
+        "program_of_test.Own has changed",
+        "it was saved as program_of_test.Own(a), and the default of the new field b raised KeyError: 'b'",
+    ),
+}
+
+
+@pytest.mark.parametrize("old, new, what, why", _RAISING.values(), ids=_RAISING)
+def test_a_class_that_raises_is_no_damage_and_is_named_with_the_value(module, old, new, what, why):
+    data = snapshot(["k"], [[module(old).make()]]), snapshot(["k"], [module(old).make()])
+    module(new)
+    for part in data:
+        with pytest.raises(StateMigrationError) as caught:
+            values_of(part)
+        assert what in caught.value.what and caught.value.why == why
+        assert caught.value.where == 'operator "op", state "s"'
 
 
 def test_writing_imports_nothing_which_every_forked_child_would_do_anew(run_python):

@@ -249,6 +249,21 @@ def test_what_cannot_be_saved_at_all_is_named(kind):
         saved(kind, [(number for number in range(3))])
 
 
+def test_an_enum_member_that_is_gone_is_named(module, kind):
+    handle = saved(kind, [[module("import enum\nclass Kind(enum.Enum):\n    A = 1").Kind.A]])
+    module("import enum\nclass Kind(enum.Enum):\n    B = 2")
+    with pytest.raises(StateMigrationError, match="program_of_test.Kind has no member 1 any more") as caught:
+        restored(kind, handle)
+    assert "program_of_test.Kind(1) raised" in caught.value.why and 'state "s"' in caught.value.where
+
+
+def test_an_entry_that_is_damaged_is_no_fault_of_a_class(kind):
+    (entry,) = entries(saved(kind, [["text"]]))
+    damaged = OperatorStateHandle({"s": (kind, (entry[:-3],))})
+    with pytest.raises(CorruptSnapshotError, match='could not read operator state "s"'):
+        restored(kind, damaged)
+
+
 def test_an_entry_of_a_newer_version_or_cut_off_is_refused(module):
     (entry,) = entries(saved(LIST, [module(OLD.format("")).Visit("x", 1)]))
     newer = OperatorStateHandle({"s": (LIST, (entry[:1] + b"\x63" + entry[2:],))})

@@ -333,6 +333,40 @@ def test_a_record_whose_field_has_another_type_is_refused_or_migrated(make, mate
     assert contents(again) == expected(new("1"), [*KEYS, 100])
 
 
+@pytest.mark.parametrize("dirty", [False, True])
+def test_an_enum_member_that_is_gone_is_no_damage(make, materialiser, module, dirty):
+    text = "import enum\nclass Kind(enum.Enum):\n    A = 1\n    B = 2"
+    value = [module(text).Kind.B]
+    backend = make(materialiser)
+    if dirty:
+        backend.current_key = 3
+        backend.state(ValueStateDescriptor("v")).update(value)
+    else:
+        with_base(backend, materialiser, value=value)
+    handle = incremental(backend)
+    module("import enum\nclass Kind(enum.Enum):\n    A = 1")
+    again = make(materialiser)
+    with pytest.raises(StateMigrationError, match='state "v": program_of_test.Kind has no member 2 any more') as caught:
+        again.restore_incremental(handle, opener(materialiser))
+        contents(again)
+    assert caught.value.where == 'operator "op", state "v"' and "program_of_test.Kind(2) raised" in caught.value.why
+
+
+@pytest.mark.parametrize("kind", ["Enum", "Flag"])
+def test_a_key_that_was_an_enum_member_and_is_gone_is_named(make, materialiser, module, kind):
+    text = f"import enum\nclass Kind(enum.{kind}):\n    A = 1"
+    key = module(text + "\n    B = 2").Kind.B
+    backend = make(materialiser)
+    backend.current_key = key
+    backend.state(ValueStateDescriptor("v")).update(1)
+    handle = incremental(with_base(backend, materialiser))  # whose keys push that one to the disk
+    module(text)
+    again = make(materialiser)
+    again.restore_incremental(handle, opener(materialiser))
+    with pytest.raises(StateMigrationError, match="could not restore a key: program_of_test.Kind has no member"):
+        contents(again)
+
+
 def test_a_value_that_cannot_be_pickled_names_state_and_operator(make):
     backend = make()
     state = backend.state(ValueStateDescriptor("locks"))

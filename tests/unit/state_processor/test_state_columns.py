@@ -13,7 +13,7 @@ import pytest
 
 from flinkish.common.time import Instant
 from flinkish.common.types import Row
-from flinkish.errors import UserError
+from flinkish.errors import StateMigrationError, UserError
 from flinkish.state.serializers import LayoutReader, LayoutWriter
 from flinkish.state.value_columns import ANYTHING, column_form, decode_column, encode_column, merge_forms
 from flinkish.state_processor.columns import (
@@ -153,6 +153,21 @@ def test_records_are_read_without_their_classes():
         {"user": "w", "pages": []},
     ]
     assert {found[0]["pages"][0]: 1}  # it can be a key
+
+
+class Kind(enum.Enum):
+    A = 1
+
+
+def test_an_enum_member_that_is_gone_is_refused_with_operator_and_state(monkeypatch):
+    layouts = LayoutWriter()
+    data = layouts.dumps([Kind.A])
+    monkeypatch.setitem(globals(), "Kind", enum.Enum("Kind", {"B": 2}, module=__name__))
+    reader = DataLayoutReader(layouts.layouts)
+    reader.operator, reader.state = "op", "s"
+    with pytest.raises(StateMigrationError, match="Kind has no member 1 any more") as caught:
+        reader.loads(data)
+    assert caught.value.where == 'operator "op", state "s"'
 
 
 def test_an_object_whose_class_is_gone_says_its_name():

@@ -347,6 +347,28 @@ def test_what_nobody_wants_is_deleted_with_the_folders_in_which_nothing_is_left(
         assert os.path.isdir(storage._base), "the folder of savepoints is the user's"
 
 
+def test_an_empty_folder_goes_with_that_of_its_job_and_no_other(storage):
+    def folders():
+        selector = fs.FileSelector(storage._base, recursive=True, allow_not_found=True)
+        return sorted(info.path.removeprefix(storage._base + "/") for info in storage._fs.get_file_info(selector))
+
+    other = "b" * 32
+    kept = storage.write(storage.shared_location(JOB), b"x")
+    chk, mine = (storage.write(storage.checkpoint_location(job, 3), b"y") for job in (JOB, other))
+    storage.delete_if_empty(storage.checkpoint_location(JOB, 3))
+    assert storage.read(chk) == b"y"
+    storage.delete_file(chk)
+    storage.delete_if_empty(storage.checkpoint_location(JOB, 3))
+    assert storage.read(kept) == b"x"
+    storage.delete_file(kept)
+    storage.delete_if_empty(storage.shared_location(JOB))
+    storage.delete_if_empty(storage.shared_location(JOB))
+    assert folders() == [other, f"{other}/chk-3", mine.uri.rpartition(f"{storage.directory}/")[2]]
+    storage.delete_file(mine)
+    storage.delete_if_empty(storage.checkpoint_location(other, 3))
+    assert folders() == [] and (not storage.is_local or os.path.isdir(storage._base))
+
+
 def test_a_file_is_made_although_its_empty_folder_is_deleted_at_the_same_time(tmp_path, monkeypatch):
     storage = CheckpointStorage(tmp_path)
     location = storage.checkpoint_location(JOB, 1)
