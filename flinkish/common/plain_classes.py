@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copyreg
 import dataclasses
+import enum
 from typing import Any, Callable, Optional
 
 
@@ -29,6 +30,17 @@ def is_made_plainly(kind: type) -> bool:
     if kind.__new__ is not object.__new__ or hasattr(kind, "__getnewargs__") or hasattr(kind, "__getnewargs_ex__"):
         return False
     return all(base.__flags__ & _HEAP_TYPE for base in kind.__mro__[:-1])
+
+
+def is_told_by_name(kind: type) -> bool:
+    """Whether the members of an Enum are told by their names, as in Flink: it is no str or number, whose values
+    other code has, and no Flag, whose members are sums."""
+    return (
+        isinstance(kind, enum.EnumMeta)
+        and not issubclass(kind, enum.Flag)
+        and kind.__eq__ is object.__eq__
+        and kind.__reduce_ex__ is enum.Enum.__reduce_ex__
+    )
 
 
 def default_maker(field: dataclasses.Field) -> Optional[Callable[[], Any]]:

@@ -44,7 +44,9 @@ DELETIONS_OF = "_deleted/"
 #: Its property: windows that were dropped before anything else of the file happened, encoded as keys, in hex.
 DROPPED_WINDOWS = "dropped_windows"
 
-VERSION = 4  # 3 had no classes of keys; 2 had no types of fields in record layouts; 1 had no forms, and no Arrow types of what was declared
+# 3 had members of Enums by value, and no classes of keys; 2 had no types of fields in record layouts; 1 had no forms, and
+# no Arrow types of what was declared.
+VERSION = 4
 #: Flink's ``execution.checkpointing.snapshot-compression`` is a switch; this is what it switches on.
 COMPRESSION = "zstd"
 BLOCK_BYTES = 128 << 10  # what a reader of some key groups may read too much at either end

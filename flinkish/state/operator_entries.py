@@ -21,7 +21,7 @@ from flinkish.errors import CorruptSnapshotError, FlinkishError, UserError
 from flinkish.state.declared_types import DeclaredType
 from flinkish.state.serializers import LayoutReader, LayoutWriter, RecordLayout, is_built_in
 
-VERSION = 2  # 1 had no types of fields in record layouts
+VERSION = 3  # 2 had members of Enums by value; 1 had no types of fields in record layouts
 
 _HEADER = struct.Struct("<cBI")
 _MARK = b"E"  # a pickle begins with 0x80

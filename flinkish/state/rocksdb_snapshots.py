@@ -59,7 +59,7 @@ from flinkish.state.ttl import StateTtl
 BACKEND = "rocksdb"
 SST_END = (0x88E241B785F4CFF7).to_bytes(8, "little")  # RocksDB's kBlockBasedTableMagicNumber
 CHANGES = "changes"
-VERSION = 3  # 2 had no classes of keys; 1 had no types of fields in record layouts
+VERSION = 3  # 2 had members of Enums by value, and no classes of keys; 1 had no types of fields in record layouts
 
 _MAGIC = b"FLKR"
 _HEADER = struct.Struct("<4sHQQQI")

@@ -3,8 +3,9 @@
 Built-in values are written as they are.  Objects of dataclasses (frozen and with slots too) and
 NamedTuples are written as the values of their fields, beside one ``RecordLayout`` for each class: its
 name, field names and their types as text (``field_types``).  That holds wherever such an object lies:
-as a value, in a list state, in a dict, in another record.  All other objects go by pickle, protocol 5,
-under the name of their class.
+as a value, in a list state, in a dict, in another record.  Members of an Enum go by their names, so that
+others may come before them, whatever ``auto()`` numbers them then; those of one that is a str or a number by
+their values.  All other objects go by pickle, protocol 5, under the name of their class.
 
 When they are read, the layout is compared with the class of that name as it is now::
 
@@ -15,6 +16,7 @@ When they are read, the layout is compared with the class of that name as it is 
     some added and some removed               refused: they may have been renamed, and dropping would lose them
     fields were added without a default       refused
     a field has another type                  refused, unless each value of the old type is one of the new type
+    an Enum has no such member any more       refused; an alias (``OLD = NEW``) leads to the new one
     the class is gone                         refused; an alias at its old place (``Old = New``) leads to the new one
 
 A hook in full::
@@ -49,7 +51,7 @@ from typing import Any, Callable, Iterable, Optional, Sequence
 
 import cloudpickle
 
-from flinkish.common.plain_classes import default_maker, is_made_plainly, is_plain, own_pickling
+from flinkish.common.plain_classes import default_maker, is_made_plainly, is_plain, is_told_by_name, own_pickling
 from flinkish.common.types import Row, RowKind
 from flinkish.common.user_traceback import message_of
 from flinkish.errors import InternalError, StateMigrationError
@@ -62,9 +64,9 @@ MIGRATION_HOOK = "__migrate_state__"
 @dataclass(frozen=True)
 class RecordLayout:
     """What one class looked like: its fields in order, those that had no value in the objects, and the types
-    of ``fields``, empty in files of older versions."""
+    of ``fields``, empty in files of older versions.  Of an Enum the fields are its members."""
 
-    kind: str  # "dataclass" or "namedtuple"
+    kind: str  # "dataclass", "namedtuple", "enum"; of keys also "flag"
     module: str
     qualname: str
     fields: tuple[str, ...]
@@ -208,14 +210,24 @@ class LayoutWriter:
             layout = RecordLayout(
                 form.kind, cls.__module__, cls.__qualname__, fields, unset, field_types(cls, fields)
             )
-            if _find(layout) is not cls:
-                why = "cannot be found under this name"
-                if "<locals>" in layout.qualname:
-                    why = "is defined inside a function, where nobody who restores it can find it"
-                raise pickle.PicklingError(f"{layout.name} {why}: define the class at the top of a module")
-            number = self._numbers[key] = len(self.layouts)
-            self.layouts.append(layout)
+            number = self._numbers[key] = self._add(layout, cls)
         return number
+
+    def _number_of_enum(self, cls: Any) -> int:
+        number = self._numbers.get((cls,))
+        if number is None:
+            layout = RecordLayout("enum", cls.__module__, cls.__qualname__, tuple(member.name for member in cls))
+            number = self._numbers[(cls,)] = self._add(layout, cls)
+        return number
+
+    def _add(self, layout: RecordLayout, cls: type) -> int:
+        if _find(layout) is not cls:
+            why = "cannot be found under this name"
+            if "<locals>" in layout.qualname:
+                why = "is defined inside a function, where nobody who restores it can find it"
+            raise pickle.PicklingError(f"{layout.name} {why}: define the class at the top of a module")
+        self.layouts.append(layout)
+        return len(self.layouts) - 1
 
     def dumps(self, content: Any) -> bytes:
         out = io.BytesIO()
@@ -235,7 +247,7 @@ class LayoutWriter:
             return restore_row, (obj._fields, obj._values, obj._row_kind.value)
         form = self.form_of(cls)
         if form is None:
-            return NotImplemented
+            return (restore_member, (self._number_of_enum(cls), obj.name)) if is_told_by_name(cls) else NotImplemented
         if form.kind == "namedtuple":
             return restore_tuple, (self.number(form), tuple(obj))
         values = form.values(obj)
@@ -305,6 +317,10 @@ def restore_tuple(number: int, values: tuple) -> Any:
     raise InternalError("a record of a snapshot was read without its layouts")
 
 
+def restore_member(number: int, name: str) -> Any:
+    raise InternalError("a record of a snapshot was read without its layouts")
+
+
 _ROW_KINDS = tuple(RowKind)
 
 
@@ -324,15 +340,34 @@ class LayoutReader:
             "new_record": lambda number: self.builder(number).new(),
             "set_record": lambda record, state: self.builder(state[0]).fill(record, state[1], state[2]),
             "restore_tuple": lambda number, values: self.builder(number).make(values),
+            "restore_member": lambda number, name: self.member(self._layout(number), name),
         }
+
+    def _layout(self, number: int) -> RecordLayout:
+        if not 0 <= number < len(self.layouts):
+            raise pickle.UnpicklingError(f"there is no record layout {number}")
+        return self.layouts[number]
 
     def builder(self, number: int) -> "RecordBuilder":
         builder = self._builders.get(number)
         if builder is None:
-            if not 0 <= number < len(self.layouts):
-                raise pickle.UnpicklingError(f"there is no record layout {number}")
-            builder = self._builders[number] = RecordBuilder(self.layouts[number], self)
+            builder = self._builders[number] = RecordBuilder(self._layout(number), self)
         return builder
+
+    def member(self, layout: RecordLayout, name: str) -> Any:
+        """Of an Enum, by the name that it had or has as an alias."""
+        cls = self.find(layout.module, layout.qualname, lambda module, qualname: _find(layout, strict=True))
+        members = getattr(cls, "__members__", {})
+        if name not in members:
+            raise self.refusal(
+                f"{layout.name} has no member {name} any more",
+                f"it was saved as an Enum {layout.name}{_listed(layout.fields)}, and "
+                + (f"has now {_listed(tuple(members))}" if members else "is none any more"),
+                f"keep the member, or leave its name as an alias of the one in its place: {name} = the value of that",
+                old=layout,
+                new=layout.name,
+            )
+        return members[name]
 
     def loads(self, data: bytes) -> Any:
         """

@@ -16,7 +16,6 @@ import datetime
 import decimal
 import enum
 import json
-import pickle
 import uuid
 from typing import Any, Callable, Iterable, Optional, Sequence
 
@@ -220,15 +219,17 @@ class Record(dict):
 
 
 class DataLayoutReader(LayoutReader):
-    """Makes a `Record` of every record, and of objects whose class cannot be imported one that says its name."""
+    """Makes a `Record` of every record, the name of a member of an Enum, and of objects whose class cannot be imported
+    one that says its name."""
 
     def __init__(self, layouts: Iterable[RecordLayout] = ()):
         super().__init__(layouts)
 
     def builder(self, number: int) -> Any:
-        if not 0 <= number < len(self.layouts):
-            raise pickle.UnpicklingError(f"there is no record layout {number}")
-        return _RecordBuilder(self.layouts[number].fields)
+        return _RecordBuilder(self._layout(number).fields)
+
+    def member(self, layout: RecordLayout, name: str) -> str:
+        return name
 
     def find(self, module: str, name: str, find_class: Callable[[str, str], Any]) -> Any:
         if (module, name) in (("flinkish.state.serializers", call) for call in self._calls):

@@ -475,7 +475,7 @@ def test_classes_nested_in_classes_of_main_are_state_under_their_names(tmp_path)
 
     run("driver.py", _NESTED)
     assert run("slot.py", _NESTED_SLOT) == [
-        "Outer.Named Outer.Deep.Deeper Order Order.Item Given",
+        "Outer.Named Outer.Kind Outer.Deep.Deeper Order Order.Item Given",
         "Outer.Plain",
         "__main__.local.<locals>.Local is defined inside a function, where nobody who restores it can find it: "
         "define the class at the top of a module",

@@ -678,10 +678,31 @@ def test_a_dataclass_that_has_lost_its_own_pickling_takes_attributes_and_nothing
     assert "setting the attributes of program_of_test.Visit with ['x', 1] raised" in caught.value.why
 
 
+_ENUM = "import enum\nclass Kind(enum.Enum):\n"
+
+
+@pytest.mark.parametrize("new", ["    A = 1\n    NEW = 2\n    B = 3", "    A = 1\n    C = 2\n    B = C"])
+def test_a_member_of_an_enum_is_found_by_its_name_or_by_that_of_its_alias(module, new):
+    value = module(_ENUM + "    A = 1\n    B = 2").Kind.B
+    data = [snapshot(["k"], [part]) for part in ([value], value, {value: (value, 1)})]
+    kind = module(_ENUM + new).Kind
+    found = kind.__members__["B"]
+    assert [values_of(part)["k"] for part in data] == [[found], found, {found: (found, 1)}]
+
+
+def test_an_enum_without_the_member_or_that_is_none_any_more_is_refused(module):
+    data = snapshot(["k"], [module(_ENUM + "    A = 1\n    B = 2").Kind.B])
+    for new, why in (("    A = 1", "has now (A)"), ("    pass\nKind = 3", "is none any more")):
+        module(_ENUM + new)
+        with pytest.raises(StateMigrationError, match="program_of_test.Kind has no member B any more") as caught:
+            values_of(data)
+        assert caught.value.why == f"it was saved as an Enum program_of_test.Kind(A, B), and {why}"
+
+
 _RAISING = {
-    "an enum": (
-        "import enum\nclass Kind(enum.Enum):\n    A = 1\n    B = 2\ndef make(): return Kind.B",
-        "import enum\nclass Kind(enum.Enum):\n    A = 1",
+    "an enum of numbers": (
+        "import enum\nclass Kind(enum.IntEnum):\n    A = 1\n    B = 2\ndef make(): return Kind.B",
+        "import enum\nclass Kind(enum.IntEnum):\n    A = 1",
         "program_of_test.Kind has no member 2 any more",
         "program_of_test.Kind(2) raised when a value was unpickled: ValueError: 2 is not a valid Kind",
     ),
