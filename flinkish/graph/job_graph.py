@@ -14,7 +14,8 @@ from flinkish.datastream.transformations import Operator
 
 @dataclass(frozen=True)
 class ChainedOperator:
-    """One operator of a chain.  ``node_id`` is its StreamNode id, ``operator_id`` the stable one."""
+    """One operator of a chain.  ``node_id`` is its StreamNode id, ``operator_id`` the stable one.  ``timed_by``: stable
+    ids of what makes its event time: the sources and watermark generators upstream of it."""
 
     node_id: int
     operator_id: str
@@ -24,6 +25,7 @@ class ChainedOperator:
     key_type: Any = None
     output_type: Any = None
     uid: Optional[str] = None
+    timed_by: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

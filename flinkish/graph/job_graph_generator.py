@@ -9,7 +9,12 @@ import uuid
 from typing import Optional
 
 from flinkish.datastream.partitioners import ForwardPartitioner
-from flinkish.datastream.transformations import ChainingStrategy, ColumnsToRowsOperator
+from flinkish.datastream.transformations import (
+    ChainingStrategy,
+    ColumnsToRowsOperator,
+    SourceOperator,
+    TimestampsAndWatermarksOperator,
+)
 from flinkish.graph.job_graph import (
     ChainedOperator,
     ChainEdge,
@@ -60,6 +65,7 @@ def create_job_graph(stream_graph: StreamGraph, job_id: Optional[str] = None) ->
     members = {head.id: _members(head, stream_graph, chained) for head in heads}
     head_of = {node.id: head for head in heads for node in members[head.id]}
 
+    timed_by = _timed_by(stream_graph)
     edge_ids: dict[int, int] = {}
     job_edges: dict[int, JobEdge] = {}
     for head in heads:
@@ -86,7 +92,7 @@ def create_job_graph(stream_graph: StreamGraph, job_id: Optional[str] = None) ->
                 id=head.operator_id,
                 name=_chain_name(nodes, stream_graph, chained),
                 chain=OperatorChainSpec(
-                    operators=tuple(_chained_operator(node) for node in nodes),
+                    operators=tuple(_chained_operator(node, timed_by[node.id]) for node in nodes),
                     edges=tuple(
                         ChainEdge(e.source_id, e.target_id, e.output_tag)
                         for node in nodes
@@ -139,7 +145,21 @@ def _chain_name(nodes: list[StreamNode], graph: StreamGraph, chained: dict[int, 
     return names[nodes[0].id]
 
 
-def _chained_operator(node: StreamNode) -> ChainedOperator:
+def _timed_by(graph: StreamGraph) -> dict[int, frozenset[str]]:
+    """By node id, see `ChainedOperator`."""
+    found: dict[int, frozenset[str]] = {}
+    for node in graph.nodes.values():  # each behind what feeds it
+        ids: set[str] = set()
+        for edge in node.in_edges:
+            source = graph.nodes[edge.source_id]
+            ids |= found[source.id]
+            if isinstance(source.operator, (SourceOperator, TimestampsAndWatermarksOperator)):
+                ids.add(source.operator_id)
+        found[node.id] = frozenset(ids)
+    return found
+
+
+def _chained_operator(node: StreamNode, timed_by: frozenset[str]) -> ChainedOperator:
     return ChainedOperator(
         node_id=node.id,
         operator_id=node.operator_id,
@@ -149,6 +169,7 @@ def _chained_operator(node: StreamNode) -> ChainedOperator:
         key_type=node.key_type,
         output_type=node.output_type,
         uid=node.uid,
+        timed_by=timed_by,
     )
 
 

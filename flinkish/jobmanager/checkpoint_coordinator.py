@@ -71,6 +71,7 @@ from flinkish.jobmanager.events import (
     StoreJobResult,
     StoreMetadata,
     Story,
+    SweepSharedFiles,
     TaskFinished,
     TasksRunning,
     TasksStopped,
@@ -79,6 +80,7 @@ from flinkish.jobmanager.events import (
 )
 from flinkish.jobmanager.pending_checkpoint import PendingCheckpoint, Phase
 from flinkish.messages.checkpoints import (
+    JOB_MANAGER_STORAGE,
     AcknowledgeCheckpoint,
     CheckpointAborted,
     CheckpointComplete,
@@ -144,6 +146,7 @@ class CheckpointCoordinator:
     active: bool = False  # all tasks run, so a checkpoint may begin
     failing: bool = False  # the JobMaster has been told to fail the job; nothing begins until tasks run again
     recovering: bool = False
+    none_is_left: bool = False  # no task, while recovering
     ended: bool = False
     executions: set[ExecutionAttemptID] = field(default_factory=set)
     running: set[ExecutionAttemptID] = field(default_factory=set)
@@ -224,9 +227,9 @@ class CheckpointCoordinator:
             case TasksStopped(executions, job_cancelled):
                 reason = CheckpointFailureReason.CANCELLED if job_cancelled else CheckpointFailureReason.JOB_FAILURE
                 return self._tasks_stopped(executions, reason, now_ms)
-            case Recover():
+            case Recover(whole):
                 assert not self.active, "tasks run"
-                self.recovering, self.failing = True, False
+                self.recovering, self.failing, self.none_is_left = True, False, whole
                 return self.committables.repeat()
             case SnapshotRequested():
                 return self._requested(event, now_ms)
@@ -699,7 +702,14 @@ class CheckpointCoordinator:
         if not self.recovering or self.pending or self.has_unpublished:
             return []
         self.recovering = False
-        return [RestoreFrom(self.completed.latest)]
+        restore = RestoreFrom(self.completed.latest)
+        if self.none_is_left and self.attempt >= 0 and self._has_files:
+            return [SweepSharedFiles(self.job_id, self._job_directory), restore]
+        return [restore]
+
+    @property
+    def _has_files(self) -> bool:
+        return not self.configuration.directory.startswith(JOB_MANAGER_STORAGE)
 
     def _job_ends(self, status: JobStatus, now_ms: int) -> list:
         self.active = self.recovering = False
@@ -725,6 +735,8 @@ class CheckpointCoordinator:
         if not any(checkpoint.location.startswith(f"{folder}/") for checkpoint in kept):
             # With what tasks may have written and nobody has heard of.
             effects.append(DiscardCheckpoint(self.job_id, folder))
+        elif self._has_files:
+            effects.append(SweepSharedFiles(self.job_id, folder))
         effects += self._remove_orphans()
         self.ended = True
         return effects

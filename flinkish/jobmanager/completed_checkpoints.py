@@ -9,8 +9,12 @@ in which a task has referred to the file, be it complete, pending or given up.  
 older than every retained checkpoint.  That is as sharp as counting references, and safe for files of a
 checkpoint that was given up: the task that uploaded one may refer to it again until a newer one is complete.
 
-A run that goes on from the newest checkpoint of another owns the older ones of that run too, and what that run has not
-completed (``unfinished``): that goes when this run completes its first checkpoint, or ends.
+What tasks have stored for checkpoints to come, and nobody has heard of, is found in the folder when all of them have
+ended: then what no complete checkpoint refers to is *swept*.  That cannot be while some run on.
+
+A run that goes on from the newest checkpoint of another owns the older ones of that run too, and what that run (in the
+folder ``predecessor``) has not completed (``unfinished``): that goes when this run completes its first checkpoint, or
+ends.
 
 Checkpoints from before a manual restore are not *owned*: they can be restored from, and are never discarded.
 
@@ -27,7 +31,7 @@ from dataclasses import dataclass, field
 from typing import Iterable, Optional
 
 from flinkish.common.job_status import JobStatus
-from flinkish.jobmanager.events import DiscardCheckpoint, DiscardFiles
+from flinkish.jobmanager.events import DiscardCheckpoint, DiscardFiles, SweepSharedFiles
 from flinkish.messages.checkpoints import (
     CompletedCheckpoint,
     FileHandle,
@@ -69,6 +73,7 @@ class CompletedCheckpoints:
     last_use: dict[str, int] = field(default_factory=dict)  # URI of a shared file -> checkpoint id
     not_owned: set[str] = field(default_factory=set)  # shared files that are somebody else's
     unfinished: tuple[str, ...] = ()  # locations
+    predecessor: Optional[str] = None  # location
 
     @property
     def latest(self) -> Optional[CompletedCheckpoint]:
@@ -82,10 +87,10 @@ class CompletedCheckpoints:
         ``owned``: of this job, so that it is subsumed like one's own."""
         if owned and not checkpoint.kind.is_savepoint:
             self.retained.append(checkpoint)
-            self._use(checkpoint.checkpoint_id, _shared_of_checkpoint(checkpoint))
+            self._use(checkpoint.checkpoint_id, shared_files_of(checkpoint))
         else:
             self.others.append(checkpoint)
-            self.not_owned.update(_shared_of_checkpoint(checkpoint))
+            self.not_owned.update(shared_files_of(checkpoint))
 
     def acknowledged(self, checkpoint_id: int, state: SubtaskState) -> None:
         """A task refers to the shared files of ``state`` for a checkpoint (not for a savepoint)."""
@@ -122,7 +127,7 @@ class CompletedCheckpoints:
         ]
         effects += self._discard_unfinished()
         self.retained = kept
-        used = {uri for checkpoint in kept for uri in _shared_of_checkpoint(checkpoint)}
+        used = {uri for checkpoint in kept for uri in shared_files_of(checkpoint)}
         return effects + self._discard_unused([uri for uri in self.last_use if uri not in used])
 
     def _discard_unused(self, uris: list[str]) -> list:
@@ -132,7 +137,11 @@ class CompletedCheckpoints:
 
     def _discard_unfinished(self) -> list:
         locations, self.unfinished = self.unfinished, ()
-        return [DiscardCheckpoint(self.job_id, location, unless_complete=True) for location in locations]
+        effects: list = [DiscardCheckpoint(self.job_id, location, unless_complete=True) for location in locations]
+        if self.predecessor is not None:
+            effects.append(SweepSharedFiles(self.job_id, self.predecessor))
+            self.predecessor = None
+        return effects
 
     def check(self) -> None:
         """Assert what holds between any two steps."""
@@ -140,7 +149,7 @@ class CompletedCheckpoints:
         assert ids == sorted(set(ids))
         assert all(not checkpoint.kind.is_savepoint for checkpoint in self.retained)
         for checkpoint in self.retained:
-            for uri in _shared_of_checkpoint(checkpoint):
+            for uri in shared_files_of(checkpoint):
                 if uri not in self.not_owned:
                     assert self.last_use[uri] >= checkpoint.checkpoint_id, f"{uri} was discarded"
 
@@ -168,7 +177,8 @@ def _shared_of(states: Iterable[OperatorSubtaskState]) -> list[str]:
     ]
 
 
-def _shared_of_checkpoint(checkpoint: CompletedCheckpoint) -> list[str]:
+def shared_files_of(checkpoint: CompletedCheckpoint) -> list[str]:
+    """URIs."""
     return [
         uri for operator in checkpoint.operators.values() for uri in _shared_of(operator.subtasks.values())
     ]

@@ -323,7 +323,8 @@ class AbortSinks:
 @dataclass(frozen=True)
 class CheckpointEffect:
     """An order of the CheckpointCoordinator to the shell, for this job: SnapshotCoordinators,
-    NotifyCoordinators, StoreMetadata, CommitCheckpoint, AbortCommittables, DiscardCheckpoint or DiscardFiles."""
+    NotifyCoordinators, StoreMetadata, CommitCheckpoint, AbortCommittables, DiscardCheckpoint, DiscardFiles or
+    SweepSharedFiles."""
 
     job_id: str
     effect: Any
@@ -539,7 +540,9 @@ class TasksStopped:
 @dataclass(frozen=True)
 class Recover:
     """JobMaster: the tasks to restart have all ended, or none has started yet; from which checkpoint do they
-    go on?  Answered by RestoreFrom or FailJob."""
+    go on?  Answered by RestoreFrom or FailJob.  ``whole``: no task of the job is left."""
+
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -680,6 +683,15 @@ class DiscardFiles:
 
     job_id: str
     uris: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SweepSharedFiles:
+    """Remove the files in the shared folder of a job that no complete checkpoint in ``job_folder`` refers to: the tasks
+    that may have done so have ended.  Not if others have begun meanwhile."""
+
+    job_id: str
+    job_folder: str
 
 
 @dataclass(frozen=True)

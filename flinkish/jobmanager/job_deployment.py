@@ -57,7 +57,7 @@ class JobDeployment(JobState):
             if self.checkpoints.committables.held and now_ms < waiting.due_ms:
                 return []  # publication is tried again when the delay is over
             waiting.restore_asked = True
-            return self._checkpoints(Recover(), now_ms)
+            return self._checkpoints(Recover(waiting.subtasks == self.all_subtasks), now_ms)
         if not waiting.is_ready(now_ms) or len(self.held) < self.needed_next or self.dying:
             return []
         return self._deploy(waiting, now_ms)

@@ -22,7 +22,8 @@ class CheckpointSettings:
     ``coordinated``: operators whose coordinators take snapshots.  ``restored``: the checkpoint that the job begins
     with, which ``owned`` says it may discard; its id is lower than all that this job will use.  ``retained``: older ones
     that are its own too, oldest first, where it goes on with another driver's run; ``unfinished``: locations of those
-    which that one has not completed.  ``next_checkpoint_id``: above all that the job may have used."""
+    which that one has not completed; ``predecessor``: the folder of that job, where it is another.
+    ``next_checkpoint_id``: above all that the job may have used."""
 
     configuration: CheckpointConfiguration = CheckpointConfiguration(JOB_MANAGER_STORAGE)
     coordinated: frozenset[str] = frozenset()
@@ -35,10 +36,15 @@ class CheckpointSettings:
     retained: tuple[CompletedCheckpoint, ...] = ()
     next_checkpoint_id: int = 1
     unfinished: tuple[str, ...] = ()
+    predecessor: Optional[str] = None
 
     def create_coordinator(self, job_graph: JobGraph) -> CheckpointCoordinator:
         completed = CompletedCheckpoints(
-            job_graph.job_id, self.retained_max, self.retention, unfinished=self.unfinished
+            job_graph.job_id,
+            self.retained_max,
+            self.retention,
+            unfinished=self.unfinished,
+            predecessor=self.predecessor,
         )
         for checkpoint in self.retained:
             completed.restore(checkpoint, owned=True)

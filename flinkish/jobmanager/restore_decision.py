@@ -134,6 +134,7 @@ def decide_restore(job_graph: JobGraph, checkpoint: CompletedCheckpoint) -> Rest
                 error.do = f"run the operator with a parallelism of at most {snapshot.max_parallelism}"
             refusals.append(error)
     refusals += _in_flight_refusals(job_graph, checkpoint)
+    refusals += _finished_refusals(job_graph, checkpoint)
     return RestoreDecision(checkpoint, job_graph.job_name, matched, missing, added, tuple(refusals))
 
 
@@ -151,7 +152,7 @@ def deal_out_checkpoint(job_graph: JobGraph, checkpoint: CompletedCheckpoint) ->
             for operator_id, snapshot in saved
             if snapshot is not None
         }
-        finished = bool(saved) and all(snapshot is not None and is_finished(snapshot) for _, snapshot in saved)
+        finished = _has_finished(vertex, checkpoint)
         for index in range(vertex.parallelism):
             states = {
                 operator_id: (part[index],) for operator_id, part in parts.items() if not part[index].is_empty
@@ -160,6 +161,27 @@ def deal_out_checkpoint(job_graph: JobGraph, checkpoint: CompletedCheckpoint) ->
                 checkpoint.checkpoint_id, states, in_flight.get((vertex.id, index), ()), finished
             )
     return dealt
+
+
+def _has_finished(vertex: JobVertex, checkpoint: CompletedCheckpoint) -> bool:
+    saved = [checkpoint.operators.get(operator.operator_id) for operator in vertex.chain.operators]
+    return bool(saved) and all(snapshot is not None and is_finished(snapshot) for snapshot in saved)
+
+
+def _finished_refusals(job_graph: JobGraph, checkpoint: CompletedCheckpoint) -> Iterator[StateMigrationError]:
+    vertices = {vertex.id: vertex for vertex in job_graph.vertices}
+    finished = {vertex.id for vertex in job_graph.vertices if _has_finished(vertex, checkpoint)}
+    for edge in job_graph.edges:
+        source, target = vertices[edge.source_vertex_id], vertices[edge.target_vertex_id]
+        if target.id not in finished or source.id in finished:
+            continue
+        yield StateMigrationError(
+            f'could not restore "{target.name}" behind "{source.name}"',
+            where=checkpoint.location,
+            why="all subtasks of the former had finished, so they read nothing any more, and those of the latter had not",
+            do="give the finished operators other uids, so that they begin without state, or restore with the inputs "
+            "that they had",
+        )
 
 
 def is_finished(snapshot: OperatorSnapshot) -> bool:

@@ -62,6 +62,9 @@ from flinkish.state.operator_state import OperatorStateBackend
 #: or window, which counts like a record, because its user code takes time also when it gives nothing.
 Item = Optional[tuple[Any, Optional[int]]]
 
+#: Properties of the saved event timers: how far event time was, and `ChainedOperator.timed_by`.
+WATERMARK, TIMED_BY = "watermark", "timed_by"
+
 _END = object()
 
 #: Their one method only calls the user's callable with the same arguments.
@@ -466,17 +469,21 @@ class KeyedOperator(RuntimeOperator):
         for entries in self.timers.snapshot_states():
             entries.meta = self.backend.with_keys(entries.meta)
             if entries.meta.name == EVENT_TIMERS:
-                entries.meta = replace(entries.meta, properties={"watermark": self.current_watermark})
+                properties = {WATERMARK: self.current_watermark, TIMED_BY: sorted(self.spec.timed_by)}
+                entries.meta = replace(entries.meta, properties=properties)
             yield entries
 
     def restore_keyed(self, reader: KeyedSnapshotReader, key_groups: KeyGroupRange) -> None:
-        """Event time goes on from where it was: what was late stays late, and no window fires again.  After a drain
-        it begins anew, as in Flink: the end of time was not that of the data."""
+        """Event time goes on from where it was: what was late stays late, and no window fires again.  It begins anew,
+        as in Flink, after a drain, for the end of time was not that of the data; and where something new upstream makes
+        event time, for the watermark that was reached says nothing about its records."""
         super().restore_keyed(reader, key_groups)
         self.timers.restore(reader, key_groups)
         meta = reader.states.get(EVENT_TIMERS)
-        watermark = MIN_WATERMARK_MS if meta is None else int(meta.properties["watermark"])
-        if watermark == MAX_WATERMARK_MS:
+        watermark = MIN_WATERMARK_MS if meta is None else int(meta.properties[WATERMARK])
+        timed_by = self.spec.timed_by
+        known = timed_by if meta is None else meta.properties.get(TIMED_BY, timed_by)
+        if watermark == MAX_WATERMARK_MS or not timed_by.issubset(known):
             watermark = MIN_WATERMARK_MS
         if self._is_restored:  # old subtasks that were not equally far: the least, so that nothing is skipped
             watermark = min(watermark, self.current_watermark)

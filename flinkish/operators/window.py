@@ -10,6 +10,10 @@ reaches its last instant plus the lateness.  A record is late when its window ha
 (Flink's rule); it goes to the late side output if there is one, else it is counted in
 ``numLateRecordsDropped``.  Windows fire in order of time, keys in order of their first record.
 
+Where event time has begun anew at a restore (decision 0015), a window that has fired and is kept is open again, but its
+keys have fired: only those that get another record do so again, as in Flink, where the record registers the timer
+that had gone.  So for *refilled* windows, up to the watermark of before, such keys have event timers.
+
 A window sum by ``reduce`` in a fused loop costs 1.05 of a bare loop that does the same
 (``tests/benchmarks/chains.py``).
 """
@@ -17,6 +21,7 @@ A window sum by ``reduce`` in a fused loop costs 1.05 of a bare loop that does t
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any, Iterator, Optional
 
@@ -24,9 +29,13 @@ from flinkish.common.constants import WINDOW_STATE_NAME
 from flinkish.datastream.window import SlidingEventTimeWindows, TimeWindow
 from flinkish.messages.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from flinkish.operators.copying import freeze
-from flinkish.operators.operator import Item
+from flinkish.operators.operator import WATERMARK, Item
+from flinkish.operators.timers import EVENT_TIMERS
 from flinkish.operators.windowing.base import WindowOperatorBase
 from flinkish.operators.windowing.contexts import FiredWindow
+
+#: Property of the saved event timers: the watermark by which windows have fired, where that is above the watermark.
+FIRED = "fired"
 
 _MISSING = object()
 
@@ -44,6 +53,8 @@ class AlignedWindowOperator(WindowOperatorBase):
         self._to_fire: list[int] = []  # starts; a window stands in each heap at most once
         self._to_drop: list[int] = []  # only with lateness
         self.late_limit = self.fired_limit = 0  # windows that start at or before it have been dropped, fired
+        self._fired_watermark: Optional[int] = None  # that of before the restore
+        self.refilled_limit = MIN_WATERMARK_MS - self.size_ms  # windows that start at or before it fire by timers
         self._set_limits(MIN_WATERMARK_MS)
         self.expanding = self.lateness_ms > 0
         self.keeps_emitted = self.lateness_ms > 0 or self.slides  # other windows have the same records
@@ -53,13 +64,43 @@ class AlignedWindowOperator(WindowOperatorBase):
     def form(self):
         return {"kept": "for all keys together", "size": f"{self.size_ms} ms", **super().form()}
 
+    def states_beside_backend(self):
+        for entries in super().states_beside_backend():
+            if entries.meta.name == EVENT_TIMERS and self.refills:
+                properties = {**entries.meta.properties, FIRED: self._fired_watermark}
+                entries.meta = replace(entries.meta, properties=properties)
+            yield entries
+
+    def restore_keyed(self, reader, key_groups):
+        super().restore_keyed(reader, key_groups)
+        meta = reader.states.get(EVENT_TIMERS)
+        if meta is None:
+            return
+        watermark = int(meta.properties.get(FIRED, meta.properties[WATERMARK]))
+        known = self._fired_watermark
+        self._fired_watermark = watermark if known is None else min(known, watermark)
+        # After a drain, at the end of time, nothing is kept.
+        if watermark < MAX_WATERMARK_MS and (self.saved_lateness_ms or FIRED in meta.properties):
+            self.refilled_limit = self._fired_watermark - self.size_ms + 1
+
     def initialize_state(self):
-        """The watermark says which of the restored windows have fired."""
+        """The watermark of before says which of the restored windows have fired."""
         super().initialize_state()
         self._set_limits(self.current_watermark)
+        for time, key in list(self.timers.event_time.timers()):
+            if not self.refills or time - self.size_ms + 1 > self.refilled_limit:  # all keys of the window fire
+                self.timers.event_time.delete(time, key)
         self._to_fire = sorted(start for start in self.windows if start > self.fired_limit)
-        # Without a lateness only those that were kept for a longer one.
-        self._to_drop = sorted(start for start in self.windows if self.lateness_ms or start <= self.fired_limit)
+        self._to_drop = sorted(start for start in self.windows if self._is_kept(start) or start <= self.fired_limit)
+
+    @property
+    def refills(self) -> bool:
+        """Some windows fire by timers."""
+        return self.refilled_limit > self.fired_limit
+
+    def _is_kept(self, start: int) -> bool:
+        """When it has fired; without a lateness those that were kept for one of before."""
+        return self.lateness_ms > 0 or start <= self.refilled_limit
 
     # ---- records --------------------------------------------------------------------------------
 
@@ -79,6 +120,8 @@ class AlignedWindowOperator(WindowOperatorBase):
         fixed = not self.copies or freeze(value) is value
         for start, table in tables:
             self._put(table, key, value if fixed else freeze(value), value)
+            if self.fired_limit < start <= self.refilled_limit:
+                self.timers.event_time.register(start + self.size_ms - 1, key)
             if start <= self.fired_limit:
                 for result in self.fire_again(start, key):
                     yield from self.output.expand()
@@ -149,6 +192,7 @@ class AlignedWindowOperator(WindowOperatorBase):
         with code.block("else:"):
             key = self.generate_key(code, value)
             self._generate_add(code, value, key, table)
+            self._generate_register(code, low, key)
             if self.lateness_ms:
                 self._generate_fire_again(code, operator, low, key, emit)
 
@@ -183,6 +227,7 @@ class AlignedWindowOperator(WindowOperatorBase):
                         again = f"{code.bind('freeze', freeze)}({value})"
                         code.line(f"{item} = {value} if {frozen} is {value} else {again}")
                 self._generate_add(code, item, key, table)
+                self._generate_register(code, start, key)
                 if self.lateness_ms:
                     self._generate_fire_again(code, operator, start, key, emit)
 
@@ -209,6 +254,13 @@ class AlignedWindowOperator(WindowOperatorBase):
                 code.line(f"{accumulator}.append({value})")
                 code.line(f"{table}[{key}] = {accumulator}")
 
+    def _generate_register(self, code, start, key):
+        """The timer of a key of a refilled window."""
+        if self.refills:
+            register = code.bind("register", self.timers.event_time.register)
+            with code.block(f"if {code.bind('window', self)}.fired_limit < {start} <= {self.refilled_limit}:"):
+                code.line(f"{register}({start} + {self.size_ms - 1}, {key})")
+
     def _generate_fire_again(self, code, operator, start, key, emit):
         limit = code.local(self, "fired_limit")
         code.before(f"{limit} = {operator}.fired_limit")
@@ -226,7 +278,7 @@ class AlignedWindowOperator(WindowOperatorBase):
         table = self.windows.open(start)
         if start > self.fired_limit:
             heappush(self._to_fire, start)
-        if self.lateness_ms:
+        if self._is_kept(start):
             heappush(self._to_drop, start)
         return table
 
@@ -253,14 +305,17 @@ class AlignedWindowOperator(WindowOperatorBase):
         while True:
             fires = to_fire and to_fire[0] <= self.fired_limit
             if to_drop and to_drop[0] <= self.late_limit:
-                if not fires or to_drop[0] + self.lateness_ms <= to_fire[0]:
+                if not fires or (to_drop[0] + self.lateness_ms, to_drop[0]) < (to_fire[0], to_fire[0]):
                     start = heappop(to_drop)
                     yield from self._drop_keys(start, self.windows.pop(start))
                     continue
             if not fires:
                 return
             start = heappop(to_fire)
-            if self.lateness_ms:
+            if start <= self.refilled_limit:
+                table, timers = self.windows[start], self.timers.event_time.fire(start + self.size_ms - 1)
+                yield from self._fire_keys(start, {key: table[key] for _, key in timers})
+            elif self.lateness_ms:
                 yield from self._fire_keys(start, self.windows[start])
             else:
                 yield from self._fire_keys(start, self.windows.pop(start))
@@ -282,7 +337,7 @@ class AlignedWindowOperator(WindowOperatorBase):
             yield None
             for result in self._results(about, key, content):
                 yield result, time
-            if self.clear is not None and not self.lateness_ms:
+            if self.clear is not None and not self._is_kept(start):
                 self.call(self.clear, self.context, record=about)
 
     def _drop_keys(self, start: int, table: dict) -> Iterator[Item]:
@@ -312,7 +367,7 @@ class AlignedWindowOperator(WindowOperatorBase):
         elif self.kind == "aggregate":
             elements = [self.call(self.get_result, content, record=about)]
         else:
-            elements = list(content) if self.lateness_ms else content
+            elements = list(content) if self._is_kept(about.window.start) else content
         return self.results_of(key, about.window, elements, about)
 
     def _enter(self, about: FiredWindow, key: Any) -> None:

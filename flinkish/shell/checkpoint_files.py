@@ -5,6 +5,11 @@ is told in the log: it costs space, not the job.
 
 With high availability a checkpoint is complete when it also stands in the job's record, and nothing is done while it is not
 known that this driver leads.  Whether a checkpoint stands there must become known: until then the thread waits.
+
+A *sweep* deletes files that nobody has told of.  It lists them first.  If no task of a newer attempt has begun by then,
+and the job's record says that no other driver has led it, all were written by tasks that are over (lost ones may still
+write more): then only complete checkpoints refer to any, and those lie in the job's folder.  Nobody will ever refer to
+the others, for no two tasks give a file the same name.  So the reading and deleting may go on beside the next tasks.
 """
 
 from __future__ import annotations
@@ -18,12 +23,14 @@ from typing import Any, Callable, Mapping, Optional
 
 from flinkish.common import options
 from flinkish.errors import CheckpointStorageError, FlinkishError, InternalError, LeadershipLostError
+from flinkish.jobmanager.completed_checkpoints import shared_files_of
 from flinkish.jobmanager.events import (
     DiscardCheckpoint,
     DiscardFiles,
     MetadataStored,
     StoreJobResult,
     StoreMetadata,
+    SweepSharedFiles,
 )
 from flinkish.messages.checkpoints import JOB_MANAGER_STORAGE, CompletedCheckpoint, FileHandle
 from flinkish.shell.coordinator_worker import CoordinatorWorker
@@ -32,7 +39,7 @@ from flinkish.storage.checkpoint_storage import CheckpointStorage, storage_at
 
 log = logging.getLogger(__name__)
 
-Order = StoreMetadata | StoreJobResult | DiscardCheckpoint | DiscardFiles
+Order = StoreMetadata | StoreJobResult | DiscardCheckpoint | DiscardFiles | SweepSharedFiles
 
 _RECORD_RETRY_S = 0.5
 #: The id of a job is its last part; others may be folders of the user.
@@ -74,7 +81,7 @@ class CheckpointFiles:
         if isinstance(order, StoreMetadata) and order.checkpoint.location.startswith(JOB_MANAGER_STORAGE):
             self._say(MetadataStored(order.checkpoint.checkpoint_id))  # the core holds it
         else:
-            self.after(self._carry_out, order)
+            self.after(self._carry_out, order, self.attempt)
 
     def after(self, call: Callable[..., None], *args: Any) -> None:
         """Run it behind all orders so far."""
@@ -90,7 +97,7 @@ class CheckpointFiles:
 
     # ---- on the thread --------------------------------------------------------------------------
 
-    def _carry_out(self, order: Order) -> None:
+    def _carry_out(self, order: Order, attempt: int) -> None:
         if self._led is not None:
             try:
                 self._led.leadership.require()
@@ -113,6 +120,8 @@ class CheckpointFiles:
                     self._attempt("delete a file of a checkpoint", uri, functools.partial(self._delete, uri))
                 for folder in sorted(set(map(_parent, uris))):
                     self._attempt("delete an empty folder", folder, functools.partial(self._tidy, folder))
+            case SweepSharedFiles(_, job_folder):
+                self._attempt("look for files that are left over", job_folder, lambda: self._sweep(job_folder, attempt))
 
     def _store(self, checkpoint: CompletedCheckpoint) -> Optional[FlinkishError]:
         try:
@@ -153,9 +162,7 @@ class CheckpointFiles:
             self._led.remove_checkpoint(location)
         job_folder = f"{self._directory.rstrip('/')}/{self._job_id}"
         if location == job_folder:
-            # Of the folder as it is configured: the paths of a job's folders are those of its own storage.
-            configured = options.read(self._configuration, options.CHECKPOINT_DIRECTORY)
-            CheckpointStorage(configured or self._directory, self._configuration).discard_job(self._job_id)
+            self._configured().discard_job(self._job_id)
         else:
             storage_at(_parent(location), self._configuration).discard(location)
             self._tidy(location)
@@ -168,6 +175,28 @@ class CheckpointFiles:
 
     def _delete(self, uri: str) -> None:
         storage_at(_parent(uri), self._configuration).delete_file(FileHandle(uri, 0))
+
+    def _sweep(self, job_folder: str, attempt: int) -> None:
+        """``attempt``: the newest when this was ordered."""
+        job_id = job_folder.rpartition("/")[2]
+        storage = self._configured()
+        found = storage.shared_files(job_id)
+        if job_id == self._job_id and self.attempt != attempt:
+            return  # its tasks may have stored some of them; there will be another sweep
+        if self._led is not None and self._led.is_taken_over():
+            return  # those of another leader may have
+        complete = storage.complete_checkpoints(job_id)
+        used = {uri for checkpoint in complete for uri in shared_files_of(checkpoint)}
+        unused = [file for file in found if file.uri not in used]
+        if unused:
+            storage.forget(unused, storage.shared_location(job_id))
+            log.info("deleted files that no checkpoint refers to job=%s folder=%s files=%d",
+                     self._job_id, job_folder, len(unused))  # fmt: skip
+
+    def _configured(self) -> CheckpointStorage:
+        """Of the folder as it is configured: the paths of a job's folders are those of its own storage."""
+        configured = options.read(self._configuration, options.CHECKPOINT_DIRECTORY)
+        return CheckpointStorage(configured or self._directory, self._configuration)
 
     def _attempt(self, what: str, where: str, action: Callable[[], None]) -> None:
         try:

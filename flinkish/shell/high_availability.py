@@ -125,6 +125,11 @@ class LedJob:
         """It is about to be deleted.  Raises: as ``add_checkpoint``."""
         self.store.remove_checkpoint(self.epoch, location)
 
+    def is_taken_over(self) -> bool:
+        """Whether another driver has been here, whatever the clocks say.  Raises CheckpointStorageError."""
+        record = self.store.read()
+        return record is not None and record.epoch > self.epoch
+
     def store_parallelism(self, parallelism: Mapping[str, int]) -> None:
         """The job is rescaled.  If it cannot be stored, a takeover goes on with what it had before."""
         try:

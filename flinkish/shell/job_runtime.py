@@ -42,6 +42,7 @@ from flinkish.jobmanager.events import (
     SnapshotCoordinators,
     StoreJobResult,
     StoreMetadata,
+    SweepSharedFiles,
 )
 from flinkish.jobmanager.failover_regions import FailoverRegions, Subtask
 from flinkish.jobmanager.job_description import JobDescription
@@ -411,7 +412,7 @@ class JobRuntime:
             case NotifyCoordinators(_, checkpoint_id, complete):
                 for operator_id, coordinator in self._source_coordinators.items() if complete else ():
                     self._workers[operator_id].submit(coordinator.notify_checkpoint_complete, checkpoint_id)
-            case StoreMetadata() | StoreJobResult() | DiscardCheckpoint() | DiscardFiles():
+            case StoreMetadata() | StoreJobResult() | DiscardCheckpoint() | DiscardFiles() | SweepSharedFiles():
                 self._files.carry_out(effect)
             case CommitCheckpoint(commit):
                 self._on_committers(self._commit_checkpoint, commit, self._attempt)

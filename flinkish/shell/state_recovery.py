@@ -71,12 +71,15 @@ def checkpoint_settings(
     restored: Optional[CompletedCheckpoint]
     retained: tuple[CompletedCheckpoint, ...] = ()
     unfinished: tuple[str, ...] = ()
+    predecessor: Optional[str] = None
     if record is not None and record.checkpoints:
         restored, owned, retained = _restored_by_record(job_graph, record)
     else:
         restored, owned = _find_restored(job_graph, directory)
         if restored is not None and owned and options.read(configuration, options.STATE_RECOVERY_PATH) == LATEST:
             retained, unfinished = _left_beside(restored, job_graph)
+            if restored.job_id != job_graph.job_id:
+                predecessor = f"{directory.rstrip('/')}/{restored.job_id}"
     return CheckpointSettings(
         CheckpointConfiguration(
             directory,
@@ -103,6 +106,7 @@ def checkpoint_settings(
         retained=retained,
         next_checkpoint_id=1 if record is None else record.next_checkpoint_id,
         unfinished=unfinished,
+        predecessor=predecessor,
     )
 
 

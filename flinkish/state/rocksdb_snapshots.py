@@ -2,7 +2,7 @@
 
 A snapshot is a *base* and the changes after it::
 
-    shared    <content address>.sst, .manifest    files of the base, stored once, counted by the JobManager
+    shared    <owner>-<content address>.sst, .manifest    files of the base, stored once, counted by the JobManager
     private   CURRENT, rocksdict-config.json      of the base, a few bytes
               changes                             states, what was written after the base, what was dirty at the barrier
 
@@ -16,6 +16,10 @@ The changes file: "FLKR", version (2 bytes), lengths of three parts (8 bytes eac
 record layouts; a pickle of written entries (column family, key, value or None), which is bytes only; a pickle of dirty
 entries (`serializers`).  This format is on disk: a change needs a new version, and the old ones stay readable.
 
+The owner, a word by chance, keeps apart the files of databases that store the same: the manifests of two that were
+restored from one checkpoint may be equal, and one's may just be deleted, because nobody refers to it any more, while the
+other stores its own.
+
 Links: `Checkpoint` of the binding holds the GIL through its syncs (20 to 30 ms), so files are linked here.  The manifest
 is copied first; when it is as long after the links as before, no file of it has gone meanwhile.
 """
@@ -27,6 +31,7 @@ import hashlib
 import json
 import os
 import pickle
+import secrets
 import shutil
 import struct
 from dataclasses import dataclass, field
@@ -132,11 +137,13 @@ class FrozenState:
 
 @dataclass(frozen=True)
 class Base:
-    """Files that are stored, by their name in the database's folder.  ``ahead``: those that no checkpoint has, yet."""
+    """Files that are stored, by their name in the database's folder.  ``ahead``: those that no checkpoint has, yet.
+    ``owner``: see the module."""
 
     shared: Mapping[str, FileHandle]
     private: Mapping[str, InlineBytes]
     ahead: Mapping[str, FileHandle] = field(default_factory=dict)
+    owner: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @property
     def stored(self) -> dict[str, FileHandle]:
@@ -158,7 +165,8 @@ class Materialisation:
 
     def __init__(self, db: Any, folder: str, columns: list[Any], known: Optional[Base]):
         self._db, self._folder, self._columns = db, folder, columns
-        self._known = {} if known is None else known.stored
+        known = known or Base({}, {})
+        self._known, self._owner = known.stored, known.owner
         self.uploaded_bytes = 0
 
     def run(self, storage: Any, shared_location: str) -> Base:
@@ -213,13 +221,13 @@ class Materialisation:
                 private[name] = InlineBytes(source.read())
         private["CURRENT"] = InlineBytes(manifest.encode() + b"\n")
         ahead = {name: store(name, "sst") for name in self._link_ahead(links, names)}
-        return Base(shared, private, ahead)
+        return Base(shared, private, ahead, self._owner)
 
     def _store_file(self, storage: Any, location: str, links: str, name: str, kind: str) -> FileHandle:
         path = os.path.join(links, name)
         handle = self._known.get(name)
         if handle is None or handle.size != os.path.getsize(path):
-            handle = storage.adopt(path, location, f"{content_address(path)}.{kind}")
+            handle = storage.adopt(path, location, f"{self._owner}-{content_address(path)}.{kind}")
             self.uploaded_bytes += handle.size
         return handle
 

@@ -433,6 +433,33 @@ class CheckpointStorage:
             why = f"its metadata are those of checkpoint {checkpoint.checkpoint_id} of {checkpoint.job_id}"
             yield FoundCheckpoint(checkpoint_id, location, why, True), None
 
+    def complete_checkpoints(self, job_id: str) -> list[CompletedCheckpoint]:
+        """All that a job has.
+
+        Raises:
+            CorruptSnapshotError: one of them cannot be read, or others came or went meanwhile.
+        """
+        complete, folders = [], self._checkpoint_folders(job_id)
+        for found, checkpoint in self._checkpoints(job_id):
+            if checkpoint is not None:
+                complete.append(checkpoint)
+            elif found.completed:
+                raise CorruptSnapshotError(
+                    "could not read all checkpoints of a job", where=found.location, why=found.problem or ""
+                )
+        if self._checkpoint_folders(job_id) != folders:
+            raise CorruptSnapshotError(
+                "could not read all checkpoints of a job", where=self._job(job_id), why="some came or went meanwhile"
+            )
+        return complete
+
+    def shared_files(self, job_id: str) -> list[FileHandle]:
+        """All in the folder of files that several checkpoints use, also what is half written."""
+        path = self._path(self.shared_location(job_id))
+        selector = fs.FileSelector(path, allow_not_found=True)
+        infos = self._attempt("list", path, lambda: self._fs.get_file_info(selector))
+        return [FileHandle(self._uri(info.path), info.size) for info in infos if info.type == fs.FileType.File]
+
     def unfinished(self, job_id: str) -> list[str]:
         """Locations of the folders ``chk-<n>`` of a job without a `_metadata`."""
         locations = (self._uri(path) for _, path in self._checkpoint_folders(job_id))

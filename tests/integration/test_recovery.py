@@ -242,6 +242,48 @@ def test_windows_go_on_from_a_drain_with_what_it_has_left(cluster, tmp_path, wat
     assert written() == list(numbers)
 
 
+@pytest.mark.parametrize("unaligned", [False, True], ids=["aligned", "unaligned"])
+@pytest.mark.parametrize("origin", ["savepoint", "latest"])
+def test_records_of_a_source_that_is_added_are_not_late_for_what_the_others_had_reached(
+    cluster, tmp_path, origin, unaligned
+):
+    numbers, added = range(1, 1_201), range(10_001, 10_101)
+    settings = {
+        **CHECKPOINTS,
+        "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
+        "execution.checkpointing.unaligned.enabled": str(unaligned),
+        "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+    }
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value, _: value % 10_000)
+
+    def windows(settings, pause_s, *sources):
+        env = cluster.get_execution_environment(settings)
+        streams = []
+        for numbers in sources:
+            name = f"from {numbers[0]}"
+            stream = env.from_source(NumberSequenceSource(numbers[0], numbers[-1]), strategy, name).uid(name)
+            streams.append(stream.map(Faulty(tmp_path, pause_s)).uid(f"map {name}"))
+        stream = streams[0].union(*streams[1:]) if streams[1:] else streams[0]
+        by_key = stream.key_by(lambda value: value % 3).window(TumblingEventTimeWindows.of(Time.milliseconds(50)))
+        lines = by_key.apply(lambda key, window, values: [" ".join(map(str, values))]).uid("windows")
+        lines.sink_to(FileSink.for_row_format(str(tmp_path / "out")).build()).uid("sink")
+        return env.execute_async("added")
+
+    def written():
+        return sorted(int(word) for file in (tmp_path / "out").glob("part-*") for word in file.read_text().split())
+
+    client = windows(settings, 0.001, numbers)
+    wait_until(lambda: len(written()) > 200, "results")
+    if origin == "savepoint":
+        location = client.stop_with_savepoint(False, str(tmp_path / "savepoints")).result(30_000)
+    else:
+        location = "latest"
+        client.cancel().result(30_000)
+    assert len(written()) < len(numbers)
+    windows({**settings, "execution.state-recovery.path": location}, 0, numbers, added).wait(30_000)
+    assert written() == [*numbers, *added]
+
+
 def test_a_savepoint_of_a_job_that_is_over_is_refused(cluster, tmp_path):
     run(cluster, tmp_path, {}, "")
     env = cluster.get_execution_environment({})

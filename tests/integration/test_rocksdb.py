@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from flinkish.connectors.discarding import DiscardingSink
 from flinkish.datastream.functions import KeyedProcessFunction
 from flinkish.datastream.state import ValueStateDescriptor
-from flinkish.errors import StateMigrationError, UserFunctionError
+from flinkish.errors import JobCancelledError, StateMigrationError, UserFunctionError
 from flinkish.testing.mini_cluster import MiniCluster
 from tests.integration.waiting import wait_until
 
@@ -119,3 +120,50 @@ def test_an_incremental_checkpoint_goes_on_with_another_parallelism_and_not_in_m
                 list(found)
         with counting(cluster, tmp_path, kept, 2).execute_and_collect() as found:
             assert sorted(found) == list(range(KEYS))
+
+
+class KilledAhead(Count):
+    """Its slot is killed once, when it has stored files that no checkpoint has."""
+
+    def process_element(self, record, ctx):
+        if record % 499 == 0:
+            time.sleep(0.05)
+            ahead = left_over(self.folder)
+            if ahead and snapshots(self.folder) and not (self.folder / "failed").exists():
+                (self.folder / "failed").write_text("\n".join(ahead))
+                os.kill(os.getpid(), signal.SIGKILL)
+        yield from super().process_element(record, ctx)
+
+
+def left_over(folder):
+    """Names of shared files that no complete checkpoint refers to."""
+    names = [path.name for path in folder.glob("checkpoints/*/shared/*")]
+    known = b"".join(map(read, folder.glob("checkpoints/*/chk-*/_metadata")))
+    return {name for name in names if name.encode() not in known}
+
+
+def test_what_a_killed_slot_has_stored_ahead_is_removed_when_all_tasks_have_ended(cluster, tmp_path):
+    env = cluster.get_execution_environment(
+        {
+            "state.backend.type": "rocksdb",
+            "state.backend.rocksdb.memory.fixed-per-slot": "16 mb",
+            "execution.checkpointing.interval": "300 ms",
+            "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
+            "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.delay": "500 ms",
+        }
+    )
+    env.set_parallelism(2)
+    records = env.from_sequence(0, 100 * KEYS * ROUNDS)
+    counted = records.key_by(lambda record: record % KEYS).process(KilledAhead(tmp_path, None)).uid("count")
+    counted.sink_to(DiscardingSink())
+    client = env.execute_async("killed")
+    wait_until(lambda: client._handle.describe()["restarts"] == 1, "a slot is killed and the job goes on")
+    ahead = set((tmp_path / "failed").read_text().split("\n"))
+    shared = lambda: {path.name for path in tmp_path.glob("checkpoints/*/shared/*")}  # noqa: E731
+    wait_until(lambda: not ahead & shared(), "they are gone", timeout_s=20)
+    client.cancel().result(30_000)
+    with pytest.raises(JobCancelledError):
+        client.wait(30_000)
+    assert snapshots(tmp_path) and shared() and not left_over(tmp_path)

@@ -260,6 +260,10 @@ class CheckpointWorld:
                 self.order_storage(effect)
             case e.DiscardCheckpoint() | e.DiscardFiles():
                 self.order_storage(effect)
+            case e.SweepSharedFiles():
+                assert not self.tasks, "tasks may refer to what is swept"
+                # What there is now; it is deleted beside the next tasks.
+                self.order_storage((effect, {uri for uri in self.files if "/shared/" in uri}))
             case e.CommitCheckpoint(commit):
                 durable = any(commit in checkpoint.commits for checkpoint in self.metadata.values())
                 assert durable, "to be published before it was durable"
@@ -401,6 +405,11 @@ class CheckpointWorld:
                 self.files = {uri for uri in self.files if not uri.startswith(location + "/")}
             case e.DiscardFiles(_, uris):
                 self.files -= set(uris)
+            case (e.SweepSharedFiles(), found):
+                used = {uri for checkpoint in self.metadata.values() for uri in _uris(checkpoint)}
+                unused = (found & self.files) - used
+                assert self.has_lost_messages or not unused, f"left behind, and known: {sorted(unused)}"
+                self.files -= unused
         self.check_files()
 
     def commit_something(self) -> None:
@@ -509,7 +518,7 @@ class CheckpointWorld:
                 self._rescale_something()
                 self.regions = FailoverRegions(self.graph)
                 self.core.vertices = checkpointed_vertices(self.graph, self.coordinated)
-            self.step_core(e.Recover())
+            self.step_core(e.Recover(whole=not self.tasks))
 
     def fail_tasks(self, subtasks: frozenset[_Subtask]) -> None:
         """They are gone, at once: what a JobMaster waits for has happened."""
@@ -761,6 +770,11 @@ class CheckpointWorld:
     def finish_job(self) -> None:
         done = self.is_done
         status = "FINISHED" if done else self.rng.choice(("CANCELED", "FAILED"))
+        unheard = frozenset(subtask for subtask, task in self.tasks.items() if task.outbox)
+        if unheard:
+            self.fail_tasks(unheard)
+            self.tell_stopped()
+        self.tasks.clear()  # the job ends behind the last of them
         self.step_core(e.JobEnding(status))
         while self.storing or self.committing:
             self.store_something()
@@ -778,12 +792,11 @@ class CheckpointWorld:
             assert not any(uri.startswith("file:/chk/") for uri in self.files), "files were left"
         needed = {uri for checkpoint in kept for uri in _uris(checkpoint)}
         shared = {uri for uri in self.files if "/shared/" in uri}
-        if not self.has_lost_messages and not any(task.outbox for task in self.tasks.values()):
-            assert shared <= needed, f"left behind: {sorted(shared - needed)}"
+        assert shared <= needed, f"left behind: {sorted(shared - needed)}"
 
     @property
     def has_lost_messages(self) -> bool:
-        """Files that only a lost message has named are known to nobody."""
+        """Files that only a lost message has named are found by sweeping."""
         return any(isinstance(event, e.TasksStopped) or event == DRIVER_DIES for _, event in self.log)
 
     def story(self) -> list[str]:

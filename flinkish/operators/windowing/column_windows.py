@@ -71,6 +71,11 @@ class ColumnWindowOperator(AlignedWindowOperator):
 
     def initialize_state(self):
         super().initialize_state()
+        if self.refills:  # they were kept for a lateness, and have fired
+            for start in [start for start in self.windows if start <= self.refilled_limit]:
+                del self.windows[start]
+            self.refilled_limit = self.fired_limit
+            self._to_fire, self._to_drop = sorted(self.windows), []
         for window in self.windows.values():
             window.take_restored()
 

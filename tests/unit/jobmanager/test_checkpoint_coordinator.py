@@ -41,6 +41,7 @@ def execution(vertex, subtask=0, attempt=0):
     return ExecutionAttemptID("j", attempt, vertex, subtask)
 
 
+SWEEP = e.SweepSharedFiles("j", "d/j")
 SOURCE, SINK0, SINK1 = ALL = (execution("v"), execution("w", 0), execution("w", 1))
 
 
@@ -113,7 +114,7 @@ def restart(core, attempt, now_ms=0):
     """All tasks fail; returns the effects of the failure and of the recovery."""
     tasks = tuple(execution(task.vertex_id, task.subtask_index, attempt) for task in ALL)
     stopped = step(core, e.TasksStopped(frozenset(core.executions)), now_ms)
-    recovered = step(core, e.Recover(), now_ms)
+    recovered = step(core, e.Recover(whole=True), now_ms)
     if of(e.RestoreFrom, recovered):
         step(core, e.TasksRunning(attempt, tasks), now_ms)
     return stopped, recovered
@@ -528,7 +529,18 @@ def test_when_tasks_fail_all_is_given_up_and_the_job_goes_on_from_the_newest_che
     step(core, ack(SINK0, 2, b"2"), 210)
     stopped, recovered = restart(core, 1)
     assert stopped == [e.DiscardCheckpoint("j", "d/j/chk-2"), e.AbortCommittables("j", {"sink": (b"2",)})]
-    assert recovered == [e.RestoreFrom(core.completed.latest)] and core.completed.latest.checkpoint_id == 1
+    assert recovered == [SWEEP, e.RestoreFrom(core.completed.latest)] and core.completed.latest.checkpoint_id == 1
+
+
+def test_files_are_swept_only_where_all_tasks_have_ended_and_there_are_files():
+    core = coordinator()
+    step(core, e.TasksStopped(frozenset({SINK1})))
+    assert step(core, e.Recover()) == [e.RestoreFrom(None)]  # the others may refer to any
+    core = coordinator()
+    step(core, e.TasksStopped(frozenset(ALL)))
+    assert step(core, e.Recover()) == [e.RestoreFrom(None)]  # others begin, and do not run yet
+    assert restart(coordinator(), 1)[1] == [SWEEP, e.RestoreFrom(None)]
+    assert restart(coordinator(directory="jobmanager:"), 1)[1] == [e.RestoreFrom(None)]
 
 
 def test_recovery_waits_for_a_checkpoint_that_is_being_stored():
@@ -538,7 +550,7 @@ def test_recovery_waits_for_a_checkpoint_that_is_being_stored():
     stopped, recovered = restart(core, 1)
     assert stopped == recovered == []
     commit, = of(e.CommitCheckpoint, step(core, e.MetadataStored(1)))
-    assert step(core, e.CheckpointCommitted("r", 1)) == [e.RestoreFrom(core.completed.latest)]
+    assert step(core, e.CheckpointCommitted("r", 1)) == [SWEEP, e.RestoreFrom(core.completed.latest)]
     assert core.completed.latest.checkpoint_id == 1
 
 
@@ -550,6 +562,7 @@ def test_recovery_goes_on_without_a_checkpoint_that_cannot_be_stored():
     assert step(core, e.MetadataStored(1, ExternalError("disk"))) == [
         e.DiscardCheckpoint("j", "d/j/chk-1"),
         e.AbortCommittables("j", {"sink": (b"x", b"x", b"x")}),
+        SWEEP,
         e.RestoreFrom(None),
     ]
 
@@ -560,7 +573,7 @@ def test_recovery_does_not_wait_for_the_storage_for_ever():
     acknowledge(core, 1)
     restart(core, 1)
     assert step(core, e.Tick(), 149) == []
-    assert step(core, e.Tick(), 150) == [e.DiscardCheckpoint("j", "d/j/chk-1"), e.RestoreFrom(None)]
+    assert step(core, e.Tick(), 150) == [e.DiscardCheckpoint("j", "d/j/chk-1"), SWEEP, e.RestoreFrom(None)]
     assert step(core, e.MetadataStored(1), 160) == []
 
 
@@ -579,8 +592,8 @@ def test_a_commit_that_fails_fails_the_job_and_is_repeated_before_it_goes_on():
     assert step(core, e.CheckpointCommitted("r", 1, error)) == [e.FailJob(error)]
     assert restart(core, 1)[1] == [commit]
     assert step(core, e.CheckpointCommitted("r", 1, error)) == [e.FailJob(error)]
-    assert step(core, e.Recover()) == [commit]
-    assert step(core, e.CheckpointCommitted("r", 1)) == [e.RestoreFrom(core.completed.latest)]
+    assert step(core, e.Recover(whole=True)) == [commit]
+    assert step(core, e.CheckpointCommitted("r", 1)) == [SWEEP, e.RestoreFrom(core.completed.latest)]
 
 
 def test_a_new_driver_publishes_what_the_checkpoint_says_before_the_job_goes_on():
@@ -824,7 +837,8 @@ def test_a_job_that_fails_after_its_last_savepoint_goes_on_from_it():
     assert stopped[0].error.fields["location"] == "s/savepoint-j-2"
     assert isinstance(stopped[1], e.FailJob)  # SOURCE has stopped and must run again too
     step(core, e.TasksStopped(frozenset({SOURCE, SINK1})), 150)
-    (restore,) = step(core, e.Recover(), 160)
+    sweep, restore = step(core, e.Recover(whole=True), 160)
+    assert sweep == SWEEP
     assert restore.checkpoint.checkpoint_id == 2
 
 
@@ -836,7 +850,7 @@ def test_a_cancelled_job_keeps_its_checkpoint_if_it_should():
     complete(core)
     begin(core, 200)
     step(core, e.TasksStopped(frozenset(ALL)), 210)
-    assert step(core, e.JobEnding("CANCELED")) == []
+    assert step(core, e.JobEnding("CANCELED")) == [SWEEP]
     assert core.step(e.Tick(), 10_000) == []
 
 
@@ -858,7 +872,7 @@ def test_a_job_that_fails_with_something_unpublished_keeps_it():
     complete(core, 100, b"x")
     step(core, e.CheckpointCommitted("r", 1, ExternalError("down")), 110)
     step(core, e.TasksStopped(frozenset(ALL)), 110)
-    assert core.has_unpublished and step(core, e.JobEnding("FAILED"), 120) == []
+    assert core.has_unpublished and step(core, e.JobEnding("FAILED"), 120) == [SWEEP]
     assert core.completed.latest.checkpoint_id == 1
 
 

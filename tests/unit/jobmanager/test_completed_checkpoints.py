@@ -6,7 +6,7 @@ from flinkish.jobmanager.completed_checkpoints import (
     CompletedCheckpoints,
     discard_private,
 )
-from flinkish.jobmanager.events import DiscardCheckpoint, DiscardFiles
+from flinkish.jobmanager.events import DiscardCheckpoint, DiscardFiles, SweepSharedFiles
 from flinkish.messages.checkpoints import (
     CompletedCheckpoint,
     FileHandle,
@@ -56,11 +56,15 @@ def complete(store, checkpoint_id, shared="", kind=SnapshotKind.CHECKPOINT):
 
 def test_what_another_run_has_not_completed_goes_once_with_the_first_checkpoint_or_at_the_end():
     for end in (lambda store: complete(store, 4), lambda store: store.job_ended(JobStatus.FINISHED, False)):
-        store = CompletedCheckpoints("j", retained_max=2, unfinished=("o/chk-3",))
+        store = CompletedCheckpoints("j", retained_max=2, unfinished=("o/chk-3",), predecessor="o")
         store.restore(checkpoint(1, "a"), owned=True)
         store.restore(checkpoint(2, "b"), owned=True)
-        assert DiscardCheckpoint("j", "o/chk-3", unless_complete=True) in end(store)
-        assert not any(isinstance(effect, DiscardCheckpoint) and effect.unless_complete for effect in complete(store, 5))
+        effects = end(store)
+        assert DiscardCheckpoint("j", "o/chk-3", unless_complete=True) in effects
+        assert SweepSharedFiles("j", "o") in effects
+        later = complete(store, 5)
+        assert not any(isinstance(effect, DiscardCheckpoint) and effect.unless_complete for effect in later)
+        assert SweepSharedFiles("j", "o") not in later
 
 
 def test_the_newest_are_retained_and_older_ones_discarded():

@@ -209,3 +209,12 @@ def test_records_in_flight_of_a_connection_that_is_gone_are_refused(change):
     now = graph if change == "partitioner" else program("B")
     refusal = decide_restore(now, checkpoint).refusal(True)
     assert "unaligned" in refusal.why and "records in flight" in refusal.what
+
+
+def test_an_input_that_is_added_to_what_has_finished_is_refused_for_nobody_would_read_it():
+    finished = checkpoint_of(program("A"), finished={"source-A", "counts", "out"})
+    assert decide_restore(program("A"), finished).refusal(ignore_unclaimed=False) is None
+    error = decide_restore(program("AB"), finished).refusal(ignore_unclaimed=True)
+    assert isinstance(error, StateMigrationError) and "B" in error.what and "had finished" in error.why
+    some = checkpoint_of(program("A"), finished={"source-A"})
+    assert decide_restore(program("AB"), some).refusal(ignore_unclaimed=False) is None

@@ -22,7 +22,13 @@ from flinkish.errors import (
     NotEnoughSlotsError,
 )
 from flinkish.graph.job_graph_generator import create_job_graph
-from flinkish.jobmanager.events import DiscardCheckpoint, MetadataStored, StoreJobResult, StoreMetadata
+from flinkish.jobmanager.events import (
+    DiscardCheckpoint,
+    MetadataStored,
+    StoreJobResult,
+    StoreMetadata,
+    SweepSharedFiles,
+)
 from flinkish.jobmanager.leader_election import Lease
 from flinkish.messages.checkpoints import CheckpointCommit, CompletedCheckpoint, SnapshotKind
 from flinkish.shell import high_availability
@@ -368,6 +374,10 @@ def test_a_leader_of_the_past_completes_and_deletes_nothing(files, led, tmp_path
         DiscardCheckpoint(JOB, first.location),
         DiscardCheckpoint(JOB, str(tmp_path / "checkpoints" / JOB)),
     )
+    storage = CheckpointStorage(tmp_path / "checkpoints")
+    left = storage.write(storage.shared_location(JOB), b"of the new one")
+    files.do(SweepSharedFiles(JOB, f"{storage.directory}/{JOB}"))
+    assert os.path.exists(left.uri)
     record = led.store.read()
     assert (record.latest, record.status) == (first.location, None)
     assert CheckpointStorage(tmp_path / "checkpoints").load(first.location).checkpoint_id == 1

@@ -121,6 +121,22 @@ def test_a_checkpoint_is_written_found_read_and_deleted(storage):
     assert storage.list_checkpoints(JOB) == []
 
 
+def test_what_is_shared_and_which_checkpoints_are_complete_can_be_listed(storage):
+    assert storage.shared_files(JOB) == storage.complete_checkpoints(JOB) == []
+    stored = [storage.write(storage.shared_location(JOB), data) for data in (b"a", b"bb")]
+    first, second = complete(storage, 9), complete(storage, 10)
+    storage.write(storage.checkpoint_location(JOB, 11), b"not complete")
+    assert sorted(storage.shared_files(JOB), key=lambda file: file.size) == stored
+    assert storage.complete_checkpoints(JOB) == [second, first]
+    with storage.create_file(storage.checkpoint_location(JOB, 12)) as stream:
+        path = stream._path
+    name = path.rpartition("/")[0] + "/_metadata"
+    with storage._create_named(name) as stream:
+        stream.write(b"damaged")
+    with pytest.raises(CorruptSnapshotError, match="could not read all checkpoints"):
+        storage.complete_checkpoints(JOB)
+
+
 def test_a_folder_without_whole_metadata_is_never_chosen_and_is_told(storage):
     good = complete(storage, 3)
     empty, cut, foreign = (storage.checkpoint_location(JOB, n) for n in (4, 5, 6))
