@@ -222,7 +222,8 @@ NUM_TASK_SLOTS = _option(
     1,
     "Slot processes that one Spark task supervises. Spark counts spark.task.cpus cores for all of them, and may "
     "give the others to DataFrame jobs. More slots than all executors have cores are allowed, with a warning, "
-    "because slots that wait for brokers or disks need little of a core.",
+    "because slots that wait for brokers or disks need little of a core. Of execution.target mini-cluster: slots "
+    "that there are at least, so that a job can be rescaled to them.",
     minimum=1,
 )
 SLOT_REQUEST_TIMEOUT = _option(
@@ -610,7 +611,7 @@ RESTART_EXPONENTIAL_MULTIPLIER = _option(
     "restart-strategy.exponential-delay.backoff-multiplier",
     "float",
     1.5,
-    "How much longer each pause is than the one before; above 1.",
+    "How much longer each pause is than the one before: 1 or more.",
     minimum=1,
     maximum=1_000_000,
 )

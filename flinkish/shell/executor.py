@@ -83,10 +83,12 @@ def _submit(runtime: JobRuntime, configuration: Mapping[str, Any], spark: Any) -
         return JobClient(cluster.job_manager.submit(runtime))
     launcher: Launcher
     if target == "mini-cluster":
-        launcher, configuration = LocalLauncher(needed), local_configuration(needed, configuration)
+        slots = max(needed, options.read(configuration, options.NUM_TASK_SLOTS))
+        launcher, configuration = LocalLauncher(slots), local_configuration(slots, configuration)
     else:
         launcher = _spark_launcher(needed, configuration, spark)
-    manager = JobManager(launcher, _slots_of(launcher, needed, configuration), configuration, application=True)
+        slots = _slots_of(launcher, needed, configuration)
+    manager = JobManager(launcher, slots, configuration, application=True)
     try:
         manager.start()
         return JobClient(manager.submit(runtime))

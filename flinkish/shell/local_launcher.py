@@ -16,9 +16,9 @@ log = logging.getLogger(__name__)
 
 
 def local_configuration(slots: int, configuration: Optional[Mapping[str, Any]] = None) -> dict[str, Any]:
-    """One supervisor for all slots of this machine, unless ``configuration`` says otherwise: they are forked
-    from one process, so that it imports once what they need."""
-    return {options.NUM_TASK_SLOTS.key: slots, **(configuration or {})}
+    """One supervisor for all slots of this machine: they are forked from one process, so that it imports once what
+    they need."""
+    return {**(configuration or {}), options.NUM_TASK_SLOTS.key: slots}
 
 
 class LocalLauncher(Launcher):

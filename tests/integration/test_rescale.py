@@ -158,6 +158,20 @@ def test_a_reactive_job_takes_the_slots_that_there_are(cluster, tmp_path, parall
     assert published(tmp_path) == expected(RECORDS)
 
 
+@pytest.mark.parametrize("reactive", [False, True])
+def test_a_program_on_local_processes_has_the_slots_that_it_says(tmp_path, reactive):
+    settings = {**(REACTIVE if reactive else CHECKPOINTS), "execution.target": "mini-cluster"}
+    env = StreamExecutionEnvironment.get_execution_environment({**settings, "taskmanager.numberOfTaskSlots": 3})
+    build(env, tmp_path, RECORDS)
+    client = env.execute_async("rescaled")
+    if not reactive:
+        wait_until_it_counts(client, tmp_path)
+        client.rescale(3).result(30_000)
+    wait_until(lambda: tasks_of(client) == [3, 3], "a task in each slot")
+    client.wait(60_000)
+    assert published(tmp_path) == expected(RECORDS)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_on_spark_a_job_gets_more_slots_than_it_was_launched_with(spark_of_tests, no_jobs_left, tmp_path, mode):
     context = spark_of_tests.context_for("local[4]")
