@@ -28,29 +28,39 @@ _FLINK_KEYS = {
     "state.backend.rocksdb.log.dir",
     "task.cancellation.timers.timeout",
 }
-_CHECKPOINTING = "execution.checkpointing."
-#: Flink's keys for checkpoints that change nothing here, without ``_CHECKPOINTING``, and why.
+#: Flink's keys for checkpoints and state that change nothing here, by how they begin, and why.
 _WITHOUT_EFFECT = {
-    "interval-during-backlog": "no source here says that it works off a backlog",
-    "create-subdir": "the checkpoints of a job always lie in a folder with its id",
-    "local-backup.enabled": "state is restored from execution.checkpointing.dir",
-    "local-backup.dirs": "state is restored from execution.checkpointing.dir",
-    "data-inline-threshold": "up to 20 kB of a snapshot travel in the acknowledgement",
-    "write-buffer-size": "snapshots are written in blocks of 128 kB",
-    "checkpoints-after-tasks-finish": "checkpoints always go on",
-    "cleaner.parallel-mode": "files are deleted one after the other, beside everything else",
-    "unaligned.interruptible-timers.enabled": "barriers pass between two records; outputs may be overdrawn meanwhile",
-    "unaligned.max-subtasks-per-channel-state-file": "each subtask has one content, small ones without a file",
-    "unaligned.during-recovery.enabled": "it is always so",
-    "unaligned.recover-output-on-downstream.enabled": "it is always so",
-    "recover-without-channel-state.checkpoint-id": "records in flight are never left out",
-    "file-merging.enabled": "each subtask writes one file an operator, small ones none",
-    "file-merging.across-checkpoint-boundary": "files are not merged",
-    "file-merging.max-file-size": "files are not merged",
-    "file-merging.max-space-amplification": "files are not merged",
-    "file-merging.max-subtasks-per-file": "files are not merged",
-    "file-merging.pool-blocking": "files are not merged",
+    "execution.checkpointing.": {
+        "interval-during-backlog": "no source here says that it works off a backlog",
+        "create-subdir": "the checkpoints of a job always lie in a folder with its id",
+        "local-backup.enabled": "state is restored from execution.checkpointing.dir",
+        "local-backup.dirs": "state is restored from execution.checkpointing.dir",
+        "data-inline-threshold": "up to 20 kB of a snapshot travel in the acknowledgement",
+        "write-buffer-size": "snapshots are written in blocks of 128 kB",
+        "checkpoints-after-tasks-finish": "checkpoints always go on",
+        "checkpoints-after-tasks-finish.enabled": "checkpoints always go on",
+        "cleaner.parallel-mode": "files are deleted one after the other, beside everything else",
+        "unaligned.interruptible-timers.enabled": "barriers pass between two records, outputs may be overdrawn",
+        "unaligned.max-subtasks-per-channel-state-file": "each subtask has one content, small ones without a file",
+        "unaligned.during-recovery.enabled": "it is always so",
+        "unaligned.recover-output-on-downstream.enabled": "it is always so",
+        "recover-without-channel-state.checkpoint-id": "records in flight are never left out",
+        "file-merging.enabled": "each subtask writes one file an operator, small ones none",
+        "file-merging.across-checkpoint-boundary": "files are not merged",
+        "file-merging.max-file-size": "files are not merged",
+        "file-merging.max-space-amplification": "files are not merged",
+        "file-merging.max-subtasks-per-file": "files are not merged",
+        "file-merging.pool-blocking": "files are not merged",
+    },
+    "state.backend.rocksdb.": {
+        "memory.managed": "databases always share what taskmanager.memory.managed.size gives the slot",
+        "memory.fixed-per-tm": "each slot has a budget of its own (state.backend.rocksdb.memory.fixed-per-slot)",
+        "block.cache-size": "the databases of a slot share one cache, which its budget bounds",
+        "writebuffer.size": "the databases of a slot share their write buffers, which its budget bounds",
+    },
+    "state.backend.": {"local-recovery": "state is restored from execution.checkpointing.dir"},
 }
+_OF_STATE = ("execution.checkpointing.", "state.backend.")
 _OLDER_KEYS = {key for option in options.ALL_OPTIONS.values() for key in option.older_keys}
 _MASTER = re.compile(
     r"local|local\[\s*(\*|\d+)\s*(,\s*\d+\s*)?\]|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]"
@@ -151,13 +161,16 @@ def _check_key(key: str, strangers: bool) -> list[str]:
         return []
     if any(option.kind == "map" and key.startswith(known + ".") for known, option in options.ALL_OPTIONS.items()):
         return []
-    why = _WITHOUT_EFFECT.get(key.removeprefix(_CHECKPOINTING)) if key.startswith(_CHECKPOINTING) else None
-    if why is not None:
-        return [f'the setting "{key}" has no effect: {why}']
+    for start, reasons in _WITHOUT_EFFECT.items():
+        why = reasons.get(key.removeprefix(start)) if key.startswith(start) else None
+        if why is not None:
+            return [f'the setting "{key}" has no effect: {why}']
     if not key.startswith(_OWN):
         near = [] if key in _FLINK_KEYS else difflib.get_close_matches(key, options.ALL_OPTIONS, 1, _NEAR)
         if near:
             return [f'the setting "{key}" has no effect; did you mean "{near[0]}"?']
+        if key.startswith(_OF_STATE):
+            return [f'the setting "{key}" has no effect']
         return [f'the setting "{key}" has no effect, unless the job itself reads it'] if strangers else []
     own = [known for known in options.ALL_OPTIONS if known.startswith(_OWN)]
     nearest = difflib.get_close_matches(key, own, 1, 0.0)[0]

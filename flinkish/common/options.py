@@ -448,7 +448,8 @@ STATE_RECOVERY_CLAIM_MODE = _option(
     None,
     "Whether the checkpoint that the job goes on from becomes its own, to be deleted when newer ones are complete "
     "(CLAIM), or is left alone (NO_CLAIM). With latest and CLAIM the older ones of the same run go with it, and what it "
-    "has not completed. Unset: CLAIM with latest, else NO_CLAIM.",
+    "has not completed; a damaged one stays for you to look at (flinkish savepoint list, and dispose --force). Unset: "
+    "CLAIM with latest, else NO_CLAIM.",
     choices=("CLAIM", "NO_CLAIM"),
     older_keys=("execution.savepoint-restore-mode",),
 )

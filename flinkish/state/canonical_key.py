@@ -104,6 +104,12 @@ class _Notes:
         self.classes = {} if classes is None else classes
 
 
+def map_key(key: Any) -> Any:
+    """The key of a map state or broadcast state.  Two NaNs are two keys of a dict, and one that was restored is none that
+    the program has; in Flink all are one."""
+    return NAN if isinstance(key, float) and key != key else key
+
+
 # ---- refusals -----------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from flinkish.datastream import state as api
 from flinkish.datastream.functions import KeyedStateStore
 from flinkish.errors import InternalError, InvalidJobError, StateMigrationError
 from flinkish.messages.checkpoints import KeyGroupRange
+from flinkish.state.canonical_key import map_key
 from flinkish.state.current_key import NO_KEY
 from flinkish.state.common_form import adapted, adapted_value, common_form, into_form
 from flinkish.state.declared_types import DeclaredType, adapter, declared_by, infos_of
@@ -464,7 +465,8 @@ class HeapListState(api.ListState):
 
 
 class HeapMapState(api.MapState):
-    """A dict per key; the state entry goes when its dict becomes empty."""
+    """A dict per key; the state entry goes when its dict becomes empty.  Its keys are those of a dict, but that all NaNs
+    are one (`map_key`)."""
 
     def __init__(self, table: dict, scope: Any, descriptor: Any):
         self._table, self._scope = table, scope
@@ -473,10 +475,10 @@ class HeapMapState(api.MapState):
         return self._table.get(self._scope.current_key) or {}
 
     def get(self, key):
-        return self._map().get(key)
+        return self._map().get(map_key(key))
 
     def put(self, key, value) -> None:
-        current = self._scope.current_key
+        key, current = map_key(key), self._scope.current_key
         entries = self._table.get(current)
         if entries is None:
             self._table[current] = {key: value}
@@ -488,11 +490,11 @@ class HeapMapState(api.MapState):
         if dict_value:
             current = self._scope.current_key
             entries = self._table.setdefault(current, {})
-            entries.update(dict_value)
+            entries.update({map_key(key): value for key, value in dict(dict_value).items()})
             self._table[current] = entries
 
     def remove(self, key) -> None:
-        current = self._scope.current_key
+        key, current = map_key(key), self._scope.current_key
         entries = self._table.get(current)
         if entries is not None and key in entries:
             del entries[key]
@@ -502,7 +504,7 @@ class HeapMapState(api.MapState):
                 del self._table[current]
 
     def contains(self, key) -> bool:
-        return key in self._map()
+        return map_key(key) in self._map()
 
     def items(self) -> Iterator:
         return iter(list(self._map().items()))

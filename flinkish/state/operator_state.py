@@ -13,6 +13,7 @@ from typing import Any, Iterable, Iterator, Mapping, NoReturn, Optional
 from flinkish.datastream import state as api
 from flinkish.errors import InvalidJobError, UserError
 from flinkish.messages.checkpoints import DistributionMode, OperatorStateHandle
+from flinkish.state.canonical_key import map_key
 from flinkish.state.declared_types import DeclaredType, adapter, declared_by, infos_of
 from flinkish.state.operator_entries import decode_entries, encode_entries
 from flinkish.state.serializers import state_refusal
@@ -148,10 +149,10 @@ class _ReadableBroadcastState(api.ReadOnlyBroadcastState):
         self._map = entries
 
     def get(self, key):
-        return self._map.get(key)
+        return self._map.get(map_key(key))
 
     def contains(self, key) -> bool:
-        return key in self._map
+        return map_key(key) in self._map
 
     def items(self) -> Iterator:
         return iter(list(self._map.items()))
@@ -183,7 +184,8 @@ class OperatorBroadcastState(_ReadableBroadcastState, api.BroadcastState):
     """Entries are (key, value)."""
 
     def __init__(self, entries: Iterable[tuple[Any, Any]]):
-        super().__init__(dict(entries))
+        super().__init__({})
+        self.put_all(dict(entries))
 
     def entries(self) -> Iterable[Any]:
         return self._map.items()
@@ -193,13 +195,14 @@ class OperatorBroadcastState(_ReadableBroadcastState, api.BroadcastState):
         return ReadOnlyOperatorBroadcastState(self._map)
 
     def put(self, key, value) -> None:
-        self._map[key] = value
+        self._map[map_key(key)] = value
 
     def put_all(self, dict_value: Mapping) -> None:
-        self._map.update(dict_value)
+        for key, value in dict(dict_value).items():
+            self.put(key, value)
 
     def remove(self, key) -> None:
-        self._map.pop(key, None)
+        self._map.pop(map_key(key), None)
 
     def clear(self) -> None:
         self._map.clear()

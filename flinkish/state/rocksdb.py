@@ -119,11 +119,6 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
             family = self.families[name] = Family(name, f"state-{len(self.families)}")
         return family
 
-    @property
-    def num_entries(self) -> int:
-        """About, see `CachedTable.num_entries`."""
-        return sum(table.num_entries for table in self.tables.values())  # type: ignore[attr-defined]
-
     def _cached_tables(self) -> Iterator[CachedTable]:
         for table in self.tables.values():
             if isinstance(table, CachedWindowTable):
@@ -269,11 +264,6 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
             return walk.key() if walk.valid() else None
 
         return seek
-
-    def estimated_entries(self, family: Family) -> int:
-        if family.column is None:
-            return 0
-        return family.column.property_int_value("rocksdb.estimate-num-keys") or 0
 
     # ---- time to live ---------------------------------------------------------------------------
 

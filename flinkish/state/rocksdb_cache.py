@@ -117,11 +117,11 @@ class CachedTable(dict):
     def trim(self) -> None:
         """Write the oldest dirty entries while there are too many."""
         while _dict_len(self) + len(self._deleted) > self.dirty_max:
-            if self.family.entry_bytes is None:
+            if self.family.entry_bytes is None and _dict_len(self):  # there may be deletions alone
                 self.backend.measure(self, list(islice(dict.__iter__(self), _SAMPLE)))
                 self.set_limits()
-                continue
-            self.write(list(islice(dict.__iter__(self), WRITE_ENTRIES)))
+            else:
+                self.write(list(islice(dict.__iter__(self), WRITE_ENTRIES)))
 
     def write(self, keys: Optional[list] = None) -> None:
         """Write entries, default: all that are dirty, and all deletions."""
@@ -272,7 +272,7 @@ class CachedTable(dict):
             yield value
 
     def __len__(self) -> int:
-        """Walks over all of them; `num_entries` does not."""
+        """Walks over all of them."""
         if self.family.column is None:
             return _dict_len(self)
         self.write()
@@ -282,11 +282,6 @@ class CachedTable(dict):
 
     def __bool__(self) -> bool:
         return next(self.items(), None) is not None
-
-    @property
-    def num_entries(self) -> int:
-        """About: RocksDB counts an entry that was written twice as two until it is compacted."""
-        return _dict_len(self) + self.backend.estimated_entries(self.family)
 
     def clear(self) -> None:
         for key in list(self):
@@ -383,11 +378,6 @@ class CachedWindowTable(WindowTable):
                 if start not in self:
                     self.open(start)
                 raw = seek(prefix_end(raw[:at]))
-
-    @property
-    def num_entries(self) -> int:
-        dirty = sum(contents.num_dirty for contents in self.values())
-        return dirty + self.backend.estimated_entries(self.family)
 
 
 def prefix_end(prefix: bytes) -> bytes:

@@ -174,6 +174,7 @@ class Task:
         self._held: deque[Mail] = deque()  # mail that waits for a barrier of the source, or for the chain
         self._orders: deque[_Order] = deque()
         self._barriers_queued = 0  # in the queue of the source
+        self._records_due = False  # before the next of them
         self._channels = {channel.channel_id: (gate, channel) for gate in self.gates for channel in gate.channels}
         self.aligner = BarrierAligner(self._channels)
         for gate in self.gates:
@@ -404,6 +405,7 @@ class Task:
         if self._batch is None:
             element = self._next_element()
             if element is None:
+                self._records_due = False
                 return _IDLE
             self._take(element)
             if self._batch is None or self.chain.calls.room <= 0:
@@ -449,6 +451,7 @@ class Task:
 
     def _run_slice(self, left_ns: int) -> None:
         batch, start = self._batch, self._batch_at
+        self._records_due = False
         columns = type(batch) is ColumnBatch
         if columns:
             count = self._slice_rows
@@ -539,7 +542,7 @@ class Task:
         elif kind is CheckpointBarrier:  # of a source
             self._obey(self.aligner.ordered(element, self.now_ms()))
             self._barriers_queued -= 1
-            self._attention = True
+            self._records_due = self._attention = True
         else:
             raise InternalError("could not process an element", why=f"unknown kind {kind.__name__}")
 
@@ -580,7 +583,7 @@ class Task:
             if self._held and is_open and not self._barriers_queued:
                 self._mail.extendleft(reversed(self._held))
                 self._held.clear()
-            if not self._mail:
+            if not self._mail or self._comes_behind_records(self._mail[0]):
                 break
             mail = self._mail.popleft()
             # Handlers of coordinators' events emit nothing, and it may be this event that makes room (the
@@ -593,7 +596,14 @@ class Task:
                 self._read(mail)
         if self._hurries and self._suspended is None and not (self._orders or self._held or self._barriers_queued):
             self._hurries, self.chain.overdraft = False, 0
-        self._attention = False
+        self._attention = bool(self._mail)
+
+    def _comes_behind_records(self, mail: Mail) -> bool:
+        """Between two barriers a source gives some records, as in Flink: else nothing but checkpoints would come of several
+        at once whose snapshots take longer than their interval."""
+        if not self._records_due or self._halted or self._at_end or self._ending:
+            return False
+        return isinstance(mail, CheckpointBarrier)
 
     def _is_of_source(self, operator_id: str) -> bool:
         return self.source is not None and self.source.operator_id == operator_id

@@ -678,6 +678,35 @@ def test_a_dataclass_that_has_lost_its_own_pickling_takes_attributes_and_nothing
     assert "setting the attributes of program_of_test.Visit with ['x', 1] raised" in caught.value.why
 
 
+TREE = """
+@dataclass
+class Node:
+    name: str
+    parent: Any = None
+    children: list = field(default_factory=list)
+def make(name):
+    root = Node(name)
+    root.children.append(Node(name + "-child", root))
+    return root
+"""
+
+
+def test_a_value_that_its_parts_lead_back_to_is_one_object(module):
+    make = module(TREE).make
+    nested, itself = {"all": []}, [1]
+    nested["all"].append(nested)
+    itself.append(itself)
+    tables = [make("a"), make("b")], [[make("a")], [make("b")]], [{"k": make("a")}, {"k": make("b")}]
+    for values in tables:
+        for name, tree in values_of(snapshot(list("ab"), values)).items():
+            tree = tree["k"] if type(tree) is dict else tree[0] if type(tree) is list else tree
+            assert tree.children[0].parent is tree and tree.name == name
+    found = values_of(snapshot(["k"], [nested]))["k"]
+    assert found["all"][0] is found
+    found = values_of(snapshot(["k"], [itself]))["k"]
+    assert found[1] is found and found[0] == 1
+
+
 _ENUM = "import enum\nclass Kind(enum.Enum):\n"
 
 

@@ -8,12 +8,14 @@ import pytest
 
 from flinkish.common.time import Time
 from flinkish.datastream.state import ListStateDescriptor, StateTtlConfig, ValueStateDescriptor
+from flinkish.datastream.window import TumblingEventTimeWindows
 from flinkish.errors import CorruptSnapshotError, ResourceError, StateMigrationError, UserError
 from flinkish.messages.checkpoints import InlineBytes
 from flinkish.state import rocksdb, rocksdb_snapshots
 from flinkish.state.bases import RETRY_MS
 from flinkish.state.key_groups import key_group
 from flinkish.state.rocksdb_snapshots import SST_END, Materialisation, content_address
+from flinkish.testing import StreamTestHarness
 from tests.rocksdb_states import (
     HALVES,
     MAX_PARALLELISM,
@@ -77,6 +79,44 @@ def with_base(backend, materialiser, **put_args):
 
 def files(materialiser):
     return {path.name for path in Path(materialiser.shared_location).glob("*")}
+
+
+def test_deletions_alone_are_written_when_there_are_too_many(make, materialiser, monkeypatch):
+    """After a restore nothing is known of the size of entries, and there is none to learn it from."""
+    handle = incremental(with_base(make(materialiser), materialiser))
+    again = make(materialiser)
+    again.restore_incremental(handle, opener(materialiser))
+    state, measure = again.state(ValueStateDescriptor("v")), rocksdb.RocksDBKeyedStateBackend.measure
+
+    def measure_some(backend, table, keys):
+        assert keys, "nothing is learned, and nothing written, for ever"
+        measure(backend, table, keys)
+
+    monkeypatch.setattr(rocksdb.RocksDBKeyedStateBackend, "measure", measure_some)
+    for again.current_key in KEYS:
+        state.clear()
+    assert contents(again) == {}
+
+
+def test_entries_and_windows_are_counted_and_not_estimated():
+    """Although some were written, changed and deleted since."""
+
+    def build(stream):
+        keyed = stream.key_by(lambda value: value % 7)
+        return keyed.window(TumblingEventTimeWindows.of(Time.seconds(1))).reduce(lambda a, b: a + b).uid("sums")
+
+    counts = []
+    for backend in ("hashmap", "rocksdb"):
+        with StreamTestHarness(build, backend) as harness:
+            for value in (*range(100), *range(40)):
+                harness.process_element(value, timestamp=50 * value)
+            snapshot = harness.snapshot()
+        with StreamTestHarness.restore(build, snapshot, 2, backend) as harness:
+            harness.process_watermark(2_000)
+            for value in range(70, 90):
+                harness.process_element(value, timestamp=50 * value)
+            counts.append((harness.num_event_time_timers(), harness.num_keyed_state_entries()))
+    assert counts == [(21, 21)] * 2
 
 
 # ---- bases --------------------------------------------------------------------------------------

@@ -116,6 +116,23 @@ def test_events_of_the_source_wait_for_its_barrier_and_those_of_others_do_not():
     ]  # fmt: skip
 
 
+def test_records_come_between_two_barriers_of_a_source():
+    """Snapshots that take longer than the interval let several be triggered before the next record."""
+    world = World(*never_ending(*[[RowBatch([number])] for number in range(8)]))
+    task = world.tasks["source"]
+    for checkpoint_id in range(1, 5):
+        world.trigger(checkpoint_id)
+    task.run_turn(10**9)
+    seen = [(kind, value) for kind, value in world.seen("source") if kind in ("record", "snapshot")]
+    between = [[]]
+    for kind, value in seen:
+        if kind == "snapshot":
+            between.append([])
+        else:
+            between[-1].append(value)
+    assert all(between[1:-1]) and len(between) == 5, seen
+
+
 def test_acknowledgements_leave_in_the_order_of_ids():
     world = World(*never_ending([RowBatch([1])]))
     world.trigger(1)
