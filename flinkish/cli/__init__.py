@@ -229,15 +229,15 @@ def _dispose_savepoint(arguments: argparse.Namespace) -> int:
 
 def _check_savepoint(arguments: argparse.Namespace) -> int:
     from flinkish.shell.savepoints import RestoreCheck
-    from flinkish.shell.state_recovery import load_checkpoint
 
-    settings = _file_settings(arguments)
-    check = RestoreCheck(load_checkpoint(arguments.path, settings), print)
+    check = RestoreCheck(arguments.path, _file_settings(arguments), print)
+    settings = _settings_of(arguments.settings)
     return _with_settings(settings, lambda: run_script(arguments.script, arguments.arguments), cluster=check)
 
 
-def _file_settings(arguments: argparse.Namespace) -> dict[str, str]:
-    return dict(_split_setting(text) for text in arguments.settings)
+def _file_settings(arguments: argparse.Namespace) -> Configuration:
+    """How files are reached: by the configuration file, which the command line goes before."""
+    return Configuration.load_global().add_all(_settings_of(arguments.settings))
 
 
 def _version(arguments: argparse.Namespace) -> int:
@@ -288,11 +288,15 @@ def _show_notice(text: str) -> None:
 
 def _settings(arguments: argparse.Namespace) -> dict[str, str]:
     """Those of the command line."""
-    settings = dict(_split_setting(text) for text in arguments.settings)
+    settings = _settings_of(arguments.settings)
     if arguments.master:
         check_master(arguments.master, "--master")
         settings["flinkish.spark.master"] = arguments.master
     return settings
+
+
+def _settings_of(texts: Sequence[str]) -> dict[str, str]:
+    return dict(_split_setting(text) for text in texts)
 
 
 def _split_setting(text: str) -> tuple[str, str]:

@@ -27,6 +27,10 @@ class ChainedOperator:
     uid: Optional[str] = None
     timed_by: frozenset[str] = frozenset()
 
+    @property
+    def is_keyed(self) -> bool:
+        return any(selector is not None for selector in self.key_selectors)
+
 
 @dataclass(frozen=True)
 class ChainEdge:

@@ -13,7 +13,7 @@ Source: Flink's ``Checkpoints.loadAndValidateCheckpoint``, ``VertexParallelismIn
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Iterator, Optional
+from typing import Iterator, Mapping, Optional, Sequence
 
 from flinkish.errors import FlinkishError, StateMigrationError
 from flinkish.graph.chain_pickling import pickle_partitioner
@@ -49,13 +49,15 @@ class RestoreDecision:
     refusals: tuple[FlinkishError, ...]
 
     def refusal(self, ignore_unclaimed: bool) -> Optional[FlinkishError]:
-        """The first reason why the program cannot go on from here; None: it can."""
-        if self.refusals:
-            return self.refusals[0]
+        """The first reason why the program cannot go on from here; None: there is none."""
+        return next(self.all_refusals(ignore_unclaimed), None)
+
+    def all_refusals(self, ignore_unclaimed: bool) -> Iterator[FlinkishError]:
+        yield from self.refusals
         if not self.missing or ignore_unclaimed:
-            return None
+            return
         names = ", ".join(f'"{snapshot.name}" ({_id_of(snapshot)})' for snapshot in self.missing)
-        return StateMigrationError(
+        yield StateMigrationError(
             f'could not restore job "{self.job_name}": it has no operator for some of the saved state',
             where=self.checkpoint.location,
             why=f"state of {names} would be lost",
@@ -64,22 +66,29 @@ class RestoreDecision:
             operators=tuple(snapshot.operator_id for snapshot in self.missing),
         )
 
-    def report(self) -> list[str]:
-        """The dry run: a line for each operator, for people."""
+    def report(self, states: Mapping[str, Sequence[str]]) -> list[str]:
+        """A line for each operator, for people.
+
+        Args:
+            states: by operator id what is told of its states.
+        """
         checkpoint = self.checkpoint
         lines = [f"{checkpoint.kind.name.lower()} {checkpoint.checkpoint_id} of job "
                  f'"{checkpoint.job_name}" ({checkpoint.job_id}): {checkpoint.location}']  # fmt: skip
+
+        def tell(saved: OperatorSnapshot, line: str) -> None:
+            lines.append(line)
+            lines.extend(f"              {state}" for state in states.get(saved.operator_id, ()))
+
         for operator, vertex, saved in self.matched:
             parallelism = f"parallelism {saved.parallelism}"
             if vertex.parallelism != saved.parallelism:
                 parallelism += f" -> {vertex.parallelism}"
-            lines.append(f'  restored  "{operator.name}" ({_id_of(saved)}): {_describe(saved)}, {parallelism}')
+            tell(saved, f'  restored  "{operator.name}" ({_id_of(saved)}): {_describe(saved)}, {parallelism}')
         for saved in self.missing:
-            lines.append(f'  DROPPED   "{saved.name}" ({_id_of(saved)}): {_describe(saved)}')
+            tell(saved, f'  DROPPED   "{saved.name}" ({_id_of(saved)}): {_describe(saved)}')
         for operator in self.added:
             lines.append(f'  new       "{operator.name}" ({operator.uid or operator.operator_id})')
-        for error in self.refusals:
-            lines.append(f"  REFUSED   {error.what}: {error.why}")
         return lines
 
 
@@ -268,11 +277,9 @@ def _id_of(snapshot: OperatorSnapshot) -> str:
 
 def _describe(snapshot: OperatorSnapshot) -> str:
     size = sum(size_of(handle) for state in snapshot.subtasks.values() for handle in state.keyed)
-    names = {
-        name for state in snapshot.subtasks.values() if state.operator for name in state.operator.states
-    }
+    has_own = any(state.operator and state.operator.states for state in snapshot.subtasks.values())
     parts = [f"{size} bytes of keyed state"] if size else []
-    parts += [f"operator state {', '.join(sorted(names))}"] if names else []
+    parts += ["operator state"] if has_own else []
     parts += [f"{len(snapshot.coordinator)} bytes of its coordinator"] if snapshot.coordinator else []
     if is_finished(snapshot):
         parts.append("finished")

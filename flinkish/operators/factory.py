@@ -26,6 +26,7 @@ from flinkish.operators.sink import SinkFunctionOperator, SinkWriterOperator
 from flinkish.operators.source import SourceOperator
 from flinkish.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from flinkish.operators.window import AlignedWindowOperator
+from flinkish.operators.windowing.base import WindowOperatorBase
 from flinkish.operators.windowing.column_windows import ColumnWindowOperator
 from flinkish.operators.windowing.window_operator import WindowOperator
 
@@ -61,10 +62,7 @@ def create_operator(spec: ChainedOperator, environment: TaskEnvironment) -> Runt
         )
         return kind(spec, environment)
     if isinstance(description, described.WindowOperator):
-        if description.on_columns:
-            return ColumnWindowOperator(spec, environment)
-        aligned = description.is_aligned and not environment.is_batch  # one key at a time shares no windows
-        return (AlignedWindowOperator if aligned else WindowOperator)(spec, environment)
+        return window_operator_class(description, environment.is_batch)(spec, environment)
     if isinstance(description, described.ReduceOperator) and environment.is_batch:
         return BatchGroupedReduce(spec, environment)
     found = _OPERATORS.get(type(description))
@@ -73,3 +71,11 @@ def create_operator(spec: ChainedOperator, environment: TaskEnvironment) -> Runt
             f"no operator runs a {type(description).__name__}", where=f'operator "{spec.name}"'
         )
     return found(spec, environment)
+
+
+def window_operator_class(description: described.WindowOperator, is_batch: bool) -> type[WindowOperatorBase]:
+    """What runs the windows of ``description``."""
+    if description.on_columns:
+        return ColumnWindowOperator
+    aligned = description.is_aligned and not is_batch  # one key at a time shares no windows
+    return AlignedWindowOperator if aligned else WindowOperator

@@ -38,8 +38,8 @@ from flinkish.graph.job_graph import ChainedOperator
 from flinkish.messages.checkpoints import (
     Bytes,
     CheckpointOptions,
-    IncrementalKeyedStateHandle,
     InlineBytes,
+    KeyedStateHandle,
     KeyGroupRange,
 )
 from flinkish.messages.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
@@ -50,11 +50,12 @@ from flinkish.operators.runtime_context import StreamingRuntimeContext
 from flinkish.operators.snapshots import KeyedStateToWrite, OperatorPart
 from flinkish.operators.timers import EVENT_TIMERS, KeyedTimerService
 from flinkish.operators.user_errors import bounded_repr, user_error
-from flinkish.state.changelog import LOG_BACKEND, ChangelogKeyedStateBackend, files_in_order
+from flinkish.state.changelog import ChangelogKeyedStateBackend, files_in_order
 from flinkish.state.current_key import without_key
 from flinkish.state.declared_types import DeclaredType
 from flinkish.state.heap import HeapKeyedStateBackend
 from flinkish.state.key_groups import key_group_range
+from flinkish.state.keyed_files import KeyedHandle, is_canonical
 from flinkish.state.keyed_snapshot import COMPRESSION, KeyedSnapshotReader, StateEntries
 from flinkish.state.operator_state import OperatorStateBackend
 
@@ -104,7 +105,7 @@ class RuntimeOperator:
         self.selectors = spec.key_selectors
         self.operator_state = OperatorStateBackend(spec.name)
         self.backend: Any = None
-        if any(selector is not None for selector in self.selectors):
+        if spec.is_keyed:
             self.backend = create_keyed_backend(spec.name, environment)
             self.backend.key_type = DeclaredType.of(spec.key_type)
             self.memo = canonical_memo(spec.key_type, self.backend.key_classes.seen)
@@ -176,28 +177,12 @@ class RuntimeOperator:
             for function in checkpointed:
                 self.call(function.initialize_state, context, role="initialize_state")
 
-    def _restore_handle(self, handle: Any) -> None:
-        log_files: list = []
-        incremental = isinstance(handle, IncrementalKeyedStateHandle)
-        if incremental and handle.backend == LOG_BACKEND:
-            incremental, log_files = False, files_in_order(handle)
-        if incremental and handle.backend != self.environment.state_backend:
-            raise StateMigrationError(
-                f'could not restore the keyed state of operator "{self.name}"',
-                why=f"it was saved in the own format of the backend {handle.backend}, this job runs "
-                f"{self.environment.state_backend}",
-                do="restore from a savepoint, which every backend can read, or run with the old backend",
-            )
-        if self.backend is None:
-            raise StateMigrationError(
-                f'could not restore the keyed state of operator "{self.name}"',
-                why="the operator has no key any more",
-                do="give it another uid, and restore with allow_non_restored_state",
-            )
-        if incremental:
+    def _restore_handle(self, handle: KeyedHandle) -> None:
+        check_handle(self.name, handle, self.backend is not None, self.environment.state_backend)
+        if not is_canonical(handle):
             self.backend.restore_incremental(handle, self.environment.open_content)
             return
-        *before, last = log_files or [handle.content]
+        *before, last = [handle.content] if isinstance(handle, KeyedStateHandle) else files_in_order(handle)
         for content in before:
             self._restore_file(content, handle.key_groups, self.backend.restore)
         self._restore_file(last, handle.key_groups, self.restore_keyed)
@@ -547,6 +532,22 @@ class KeyedOperator(RuntimeOperator):
     @property
     def num_processing_time_timers(self) -> int:  # type: ignore[override]
         return len(self.timers.processing_time)
+
+
+def check_handle(name: str, handle: KeyedHandle, is_keyed: bool, state_backend: str) -> None:
+    """Refuse keyed state of the operator ``name`` that it cannot take, whatever is in it."""
+    if not is_canonical(handle) and handle.backend != state_backend:
+        raise StateMigrationError(
+            f'could not restore the keyed state of operator "{name}"',
+            why=f"it was saved in the own format of the backend {handle.backend}, this job runs {state_backend}",
+            do="restore from a savepoint, which every backend can read, or run with the old backend",
+        )
+    if not is_keyed:
+        raise StateMigrationError(
+            f'could not restore the keyed state of operator "{name}"',
+            why="the operator has no key any more",
+            do="give it another uid, and restore with allow_non_restored_state",
+        )
 
 
 def owned_key_groups(environment: TaskEnvironment) -> KeyGroupRange:

@@ -61,8 +61,9 @@ class AlignedWindowOperator(WindowOperatorBase):
 
     # ---- checkpoints ----------------------------------------------------------------------------
 
-    def form(self):
-        return {"kept": "for all keys together", "size": f"{self.size_ms} ms", **super().form()}
+    @classmethod
+    def form(cls, operator):
+        return {"kept": "for all keys together", "size": f"{operator.assigner.size_ms} ms", **super().form(operator)}
 
     def states_beside_backend(self):
         for entries in super().states_beside_backend():

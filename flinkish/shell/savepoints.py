@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import shlex
 import time
-from typing import Any, Callable, Mapping, NoReturn, Optional
+from typing import Any, Callable, Mapping, NoReturn, Optional, Sequence
 
 from flinkish.common import options
 from flinkish.common.configuration import Configuration
+from flinkish.common.file_system import absolute_uri
 from flinkish.errors import CorruptSnapshotError
 from flinkish.graph.job_graph_generator import create_job_graph
 from flinkish.graph.stream_graph import StreamGraph
 from flinkish.jobmanager.restore_decision import adopt_max_parallelism, decide_restore
-from flinkish.messages.checkpoints import CompletedCheckpoint
-from flinkish.storage.checkpoint_storage import CheckpointStorage, FoundSavepoint
+from flinkish.shell.state_check import Misfit, StateCheck
+from flinkish.shell.state_recovery import load_checkpoint
+from flinkish.storage.checkpoint_storage import CheckpointStorage, FoundSavepoint, storage_at
 
 
 def list_savepoints(directory: Any, configuration: Optional[Mapping[str, Any]] = None) -> list[FoundSavepoint]:
@@ -67,23 +69,49 @@ def describe_savepoint(found: FoundSavepoint) -> str:
 
 
 class RestoreCheck:
-    """In place of a cluster: says what a program would get of a savepoint, and ends the program.
+    """In place of a cluster: says what a program would get of a savepoint or checkpoint, and ends the program.
 
     Args:
-        show: gets the lines of the report.
+        path: its folder or its `_metadata`.
+        configuration: how it is reached, see `CheckpointStorage`; its state files by that of the job.
+        show: gets the report.
+    Raises:
+        CorruptSnapshotError: there is none, or it is not whole.
     """
 
-    def __init__(self, checkpoint: CompletedCheckpoint, show: Callable[[str], None]):
-        self._checkpoint, self._show = checkpoint, show
+    def __init__(self, path: Any, configuration: Mapping[str, Any], show: Callable[[str], None]):
+        self._checkpoint, self._uri = load_checkpoint(path, configuration), absolute_uri(path)
+        self._show = show
 
     def submit(self, stream_graph: StreamGraph, configuration: Optional[Mapping[str, Any]] = None) -> NoReturn:
-        """Raises SystemExit: 0 when the program can go on from it, else 1."""
+        """Raises SystemExit: 0 when all that can be compared without running the program fits, else 1."""
         job_graph = create_job_graph(stream_graph)
         adopt_max_parallelism(job_graph, self._checkpoint)
         decision = decide_restore(job_graph, self._checkpoint)
-        for line in decision.report():
+        check = StateCheck(storage_at(self._uri, job_graph.configuration), job_graph.configuration)
+        matched = [(operator, saved) for operator, _, saved in decision.matched]
+        examined = check.examine([*matched, *((None, saved) for saved in decision.missing)])
+        for line in decision.report({operator_id: found.states for operator_id, found in examined.items()}):
             self._show(line)
         ignore = options.read(job_graph.configuration, options.STATE_RECOVERY_IGNORE_UNCLAIMED)
-        refusal = decision.refusal(ignore)
-        self._show(f'job "{job_graph.job_name}" can go on from it' if refusal is None else str(refusal))
-        raise SystemExit(0 if refusal is None else 1)
+        misfits = [Misfit(error) for error in decision.all_refusals(ignore)]
+        for _, saved in matched:
+            misfits += examined[saved.operator_id].misfits.values()
+        for misfit in misfits:
+            mark = "IN DOUBT  " if misfit.when else "REFUSED   "
+            self._show(f"  {mark}{misfit}".replace("\n", f"\n{' ' * 10}"))
+        self._show(f'job "{job_graph.job_name}" {self._conclusion(misfits)}')
+        raise SystemExit(1 if misfits else 0)
+
+    def _conclusion(self, misfits: Sequence[Misfit]) -> str:
+        """Kinds and declared types of states are said by `open()`, which has not run."""
+        refused = sum(not misfit.when for misfit in misfits)
+        if refused:
+            return f"cannot go on from it: {refused} refusal{'s' if refused > 1 else ''}"
+        if misfits:
+            return "may be refused later: see what is in doubt"
+        in_flight = "; records in flight when they are read" if self._checkpoint.in_flight else ""
+        return (
+            "fits as far as this can be told before it runs: its operators, keys and classes of records do; kinds and "
+            f"declared types of states are compared when they are opened{in_flight}"
+        )

@@ -27,7 +27,7 @@ class ChangelogReader:
     """
 
     def __init__(self, files: Sequence[KeyedSnapshotReader]):
-        self._files = files
+        self.files = files
         #: By name.
         self.states: dict[str, StateMeta] = {}
         for file in files:
@@ -47,7 +47,7 @@ class ChangelogReader:
 
     def _files_of(self, state: str) -> Sequence[KeyedSnapshotReader]:
         """Timers are all in the last file, and need the others no more."""
-        return self._files[-1:] if self.states[state].kind is StateKind.TIMERS else self._files
+        return self.files[-1:] if self.states[state].kind is StateKind.TIMERS else self.files
 
     def read(self, state: str, key_groups: Optional[KeyGroupRange] = None) -> Iterator[EntryBlock]:
         """As `KeyedSnapshotReader.read`; key groups rise within a file."""

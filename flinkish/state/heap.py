@@ -16,7 +16,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
 
 from flinkish.datastream import state as api
 from flinkish.datastream.functions import KeyedStateStore
-from flinkish.errors import InternalError, InvalidJobError, StateMigrationError
+from flinkish.errors import InternalError, InvalidJobError
 from flinkish.messages.checkpoints import KeyGroupRange
 from flinkish.state.canonical_key import map_key
 from flinkish.state.current_key import NO_KEY
@@ -250,20 +250,8 @@ class HeapKeyedStateBackend:
         return into_form(meta, common, self._processing_time)
 
     def _check_keys(self, metas: Iterable[StateMeta]) -> None:
-        """Keys of another type lie in other key groups, or are other keys: all state would be there and never found."""
         for meta in metas:
-            self.key_classes.restore(meta.key_classes, meta.name)
-            if meta.key_type is None or self.key_type is None or meta.key_type == self.key_type:
-                continue
-            old, new = meta.key_type.text, self.key_type.text
-            raise StateMigrationError(
-                f'could not restore the keyed state of operator "{self.operator}": the type of its keys has changed',
-                where=f'operator "{self.operator}", state "{meta.name}"',
-                why=f"key_by declared {old} when it was saved, the program declares {new}",
-                do="declare the old key type, or give the operator another uid, and restore with "
-                "allow_non_restored_state",
-                operator=self.operator, old=old, new=new,
-            )  # fmt: skip
+            self.key_classes.check(meta, self.key_type)
 
     def _delete(self, meta: StateMeta, reader: KeyedSnapshotReader, key_groups: Optional[KeyGroupRange]) -> None:
         """What a file of changes says of entries that earlier files of the same subtask have."""

@@ -19,7 +19,9 @@ from typing import Any, Iterable, Optional
 
 from flinkish.errors import StateMigrationError
 from flinkish.state.canonical_key import dataclass_plan
+from flinkish.state.declared_types import DeclaredType
 from flinkish.state.field_types import field_types, fits
+from flinkish.state.keyed_snapshot import StateMeta
 from flinkish.state.serializers import RecordLayout
 
 
@@ -45,6 +47,28 @@ class KeyClasses:
                     self._layouts[layout.name] = layout
             self._described = len(self.seen)
         return tuple(self._layouts.values())
+
+    def check(self, meta: StateMeta, key_type: Optional[DeclaredType]) -> None:
+        """Whether state of the keys that ``meta`` describes is found by those of the program.
+
+        Args:
+            key_type: what ``key_by`` declares of them.
+        Raises:
+            StateMigrationError: keys of another type or class lie in other key groups, or are other keys: all state
+                would be there and never found.
+        """
+        self.restore(meta.key_classes, meta.name)
+        if meta.key_type is None or key_type is None or meta.key_type == key_type:
+            return
+        old, new = meta.key_type.text, key_type.text
+        raise StateMigrationError(
+            f'could not restore the keyed state of operator "{self._operator}": the type of its keys has changed',
+            where=f'operator "{self._operator}", state "{meta.name}"',
+            why=f"key_by declared {old} when it was saved, the program declares {new}",
+            do="declare the old key type, or give the operator another uid, and restore with "
+            "allow_non_restored_state",
+            operator=self._operator, old=old, new=new,
+        )  # fmt: skip
 
     def restore(self, layouts: Iterable[RecordLayout], state: str) -> None:
         """Raises: StateMigrationError: keys of a class as it was are not found by one as it is."""

@@ -402,6 +402,11 @@ class KeyedSnapshotReader:
         except (KeyError, TypeError, ValueError) as error:
             raise self._corrupt(self._footer_at, f"the footer is not one: {type(error).__name__}: {error}") from error
 
+    @property
+    def layouts(self) -> tuple[RecordLayout, ...]:
+        """Of the records in keys and values of all states."""
+        return self._layouts.layouts
+
     def stored_bytes(self, state: str) -> int:
         """Of all key groups of the file."""
         return sum(block.length for block in self._blocks.get(state, ()))

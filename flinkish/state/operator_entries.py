@@ -97,17 +97,42 @@ def decode_entries(
         except FlinkishError:
             raise
         except Exception as error:  # a class that raises is refused by the reader
-            raise CorruptSnapshotError(
-                f'could not read operator state "{state}"',
-                where=f'operator "{operator}"',
-                why=f"an entry cannot be unpickled: {type(error).__name__}: {error}",
-                do="restore from another checkpoint or savepoint",
-                state=state,
-            ) from error
+            why = f"an entry cannot be unpickled: {type(error).__name__}: {error}"
+            raise _unreadable(operator, state, why) from error
         if not groups or groups[-1].layouts is not layouts:
             groups.append(EntryGroup(declared, layouts, []))
         groups[-1].values.append(value)
     return groups
+
+
+def read_headers(
+    entries: Iterable[bytes], operator: str, state: str
+) -> list[tuple[Mapping[str, DeclaredType], LayoutReader]]:
+    """What entries say of their types and records, each header once; nothing is unpickled.
+
+    Raises:
+        CorruptSnapshotError: an entry is damaged, cut off, or of a newer version.
+    """
+    found = []
+    for header in dict.fromkeys(_cut(entry, operator, state)[0] for entry in entries):
+        try:
+            declared, layouts = _read_header(header, LayoutReader)
+        except Exception as error:  # JSON that is none, or says something else
+            why = f"the header of an entry cannot be read: {type(error).__name__}: {error}"
+            raise _unreadable(operator, state, why) from error
+        layouts.operator, layouts.state = operator, state
+        found.append((declared, layouts))
+    return found
+
+
+def _unreadable(operator: str, state: str, why: str) -> CorruptSnapshotError:
+    return CorruptSnapshotError(
+        f'could not read operator state "{state}"',
+        where=f'operator "{operator}"',
+        why=why,
+        do="restore from another checkpoint or savepoint",
+        state=state,
+    )
 
 
 def _cut(entry: bytes, operator: str, state: str) -> tuple[bytes, bytes]:

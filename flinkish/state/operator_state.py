@@ -18,7 +18,8 @@ from flinkish.state.declared_types import DeclaredType, adapter, declared_by, in
 from flinkish.state.operator_entries import decode_entries, encode_entries
 from flinkish.state.serializers import state_refusal
 
-_KINDS = {
+#: What users call them.
+KINDS = {
     DistributionMode.SPLIT: "a list state",
     DistributionMode.UNION: "a union list state",
     DistributionMode.BROADCAST: "a broadcast state",
@@ -72,7 +73,7 @@ class OperatorStateBackend(api.OperatorStateStore):
                 raise InvalidJobError(
                     f'state "{name}" was described twice',
                     where=where,
-                    why=f"first as {_KINDS[known[0]]} by {known[1]!r}, then as {_KINDS[mode]} by {descriptor!r}",
+                    why=f"first as {KINDS[known[0]]} by {known[1]!r}, then as {KINDS[mode]} by {descriptor!r}",
                     do="give each state its own name",
                 )
             return known[2]
@@ -89,7 +90,7 @@ class OperatorStateBackend(api.OperatorStateStore):
         if saved_mode is not mode:
             raise state_refusal(
                 self.operator, name, "its kind has changed",
-                f"it was saved as {_KINDS[saved_mode]}, the program asks for {_KINDS[mode]}",
+                f"it was saved as {KINDS[saved_mode]}, the program asks for {KINDS[mode]}",
                 "give the new state another name", old=saved_mode.value, new=mode.value,
             )  # fmt: skip
         restored: list = []

@@ -47,7 +47,7 @@ import io
 import operator
 import pickle
 from dataclasses import dataclass
-from typing import Any, Callable, Iterable, Optional, Sequence
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence
 
 import cloudpickle
 
@@ -354,9 +354,31 @@ class LayoutReader:
             builder = self._builders[number] = RecordBuilder(self._layout(number), self)
         return builder
 
+    def refusals(self) -> Iterator[tuple[StateMigrationError, Optional[str]]]:
+        """What of these layouts would be refused, without a value: why, and of an Enum the member that a value must be
+        for that, None: any value is."""
+        for number, layout in enumerate(self.layouts):
+            member = None
+            try:
+                if layout.kind != "enum":
+                    self.builder(number)
+                    continue
+                self._class_of(layout)
+                for member in layout.fields:
+                    self.member(layout, member)
+            except StateMigrationError as error:
+                yield error, member
+            except Exception as error:  # looking for a class imports its module, which runs the user's code
+                reason = f"{type(error).__name__}: {message_of(error)}".rstrip(": ")
+                why = f"importing {layout.module} to look for {layout.name} raised {reason}"
+                yield self.refusal(f"{layout.name} cannot be found", why, "correct the module"), None
+
+    def _class_of(self, layout: RecordLayout) -> Any:
+        return self.find(layout.module, layout.qualname, lambda module, name: _find(layout, strict=True))
+
     def member(self, layout: RecordLayout, name: str) -> Any:
         """Of an Enum, by the name that it had or has as an alias."""
-        cls = self.find(layout.module, layout.qualname, lambda module, qualname: _find(layout, strict=True))
+        cls = self._class_of(layout)
         members = getattr(cls, "__members__", {})
         if name not in members:
             raise self.refusal(
@@ -406,11 +428,13 @@ class LayoutReader:
 
 
 def state_refusal(operator: str, state: str, what: str, why: str, do: str, **fields: Any) -> StateMigrationError:
-    where = f'operator "{operator}", state "{state}"' if operator else f'state "{state}"'
+    """``state`` empty: that of any of the operator's states, where it is not known which."""
+    named = f'state "{state}"' if state else ""
+    where = ", ".join(filter(None, (operator and f'operator "{operator}"', named)))
     if operator:
         fields["operator"] = operator
     return StateMigrationError(
-        f'could not restore state "{state}": {what}', where=where, why=why, do=do, state=state, **fields
+        f"could not restore {named or 'state'}: {what}", where=where, why=why, do=do, state=state, **fields
     )
 
 
@@ -432,7 +456,7 @@ class RecordBuilder:
 
     def __init__(self, layout: RecordLayout, reader: LayoutReader):
         self.layout, self._reader = layout, reader
-        cls = reader.find(layout.module, layout.qualname, lambda module, name: _find(layout, strict=True))
+        cls = reader._class_of(layout)
         form = record_form(cls) if isinstance(cls, type) else None
         if form is None or form.kind != layout.kind:
             raise self._refusal(

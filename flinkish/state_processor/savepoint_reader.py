@@ -12,10 +12,10 @@ Source of the names: Flink's State Processor API.
 
 from __future__ import annotations
 
-import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Iterator, Mapping, Optional, Sequence, Union
+from functools import partial
+from typing import Any, Iterator, Mapping, Optional, Sequence
 
 import pyarrow as pa
 
@@ -23,19 +23,14 @@ from flinkish.common.configuration import Configuration
 from flinkish.common.file_system import S3_OPTIONS, absolute_uri
 from flinkish.errors import InvalidJobError, UserError
 from flinkish.messages.checkpoints import (
-    Bytes,
     CompletedCheckpoint,
     DistributionMode,
-    IncrementalKeyedStateHandle,
-    InlineBytes,
-    KeyedStateHandle,
     KeyGroupRange,
     OperatorSnapshot,
     size_of,
 )
-from flinkish.state.changelog import LOG_BACKEND, files_in_order
-from flinkish.state.changelog_reader import ChangelogReader
-from flinkish.state.keyed_snapshot import EntryBlock, KeyedSnapshotReader, StateKind, StateMeta
+from flinkish.state.keyed_files import KeyedFooter, KeyedHandle, OpenedKeyedFiles, is_canonical, read_footer
+from flinkish.state.keyed_snapshot import EntryBlock, StateKind, StateMeta
 from flinkish.state.operator_entries import decode_entries
 from flinkish.state.serializers import LayoutWriter
 from flinkish.state.ttl import bare, last_accesses
@@ -49,8 +44,6 @@ from flinkish.state_processor.columns import (
     to_column,
 )
 from flinkish.storage.checkpoint_storage import CheckpointStorage
-
-KeyedHandle = Union[KeyedStateHandle, IncrementalKeyedStateHandle]
 
 #: What one part of a plan reads at most, unless one key group has more.
 PART_BYTES = 64 << 20
@@ -177,8 +170,8 @@ class SavepointReader:
             self._infos = []
             with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as readers:
                 for operator in self.checkpoint.operators.values():
-                    handles = self._canonical_handles(operator)
-                    self._infos += _keyed_infos(operator, list(readers.map(self._keyed_footer, handles)))
+                    footers = readers.map(partial(read_footer, self._storage), self._canonical_handles(operator))
+                    self._infos += _keyed_infos(operator, list(footers))
                     self._infos += _operator_infos(operator)
             self._infos.sort(key=lambda info: (info.operator_uid or info.operator_name, info.state_name))
         return self._infos
@@ -285,7 +278,7 @@ class SavepointReader:
         handles = []
         for _, state in sorted(operator.subtasks.items()):
             for handle in state.keyed:
-                if isinstance(handle, IncrementalKeyedStateHandle) and handle.backend != LOG_BACKEND:
+                if not is_canonical(handle):
                     raise UserError(
                         f'could not read the keyed state of operator "{operator.name}" as data',
                         where=self.checkpoint.location,
@@ -294,15 +287,6 @@ class SavepointReader:
                     )
                 handles.append(handle)
         return handles
-
-    def _keyed_footer(self, handle: KeyedHandle) -> "_Footer":
-        with _opened(self._storage, handle) as reader:
-            names = list(reader.states)
-            return _Footer(
-                reader.states,
-                {name: reader.num_entries(name) for name in names},
-                {name: reader.stored_bytes(name) for name in names},
-            )
 
     def _keyed_units(
         self, operator: OperatorSnapshot, names: tuple[str, ...], part_bytes: int
@@ -317,39 +301,6 @@ class SavepointReader:
                 yield ReadUnit(*_identity(operator), names, part, size=size // pieces)
 
 
-@dataclass(frozen=True)
-class _Footer:
-    states: Mapping[str, StateMeta]
-    entries: Mapping[str, int]
-    stored: Mapping[str, int]
-
-
-class _opened:
-    """The file or files of keyed state, open for a ``with``; records come without their classes."""
-
-    def __init__(self, storage: CheckpointStorage, handle: KeyedHandle):
-        self._storage, self._handle = storage, handle
-        self._open = contextlib.ExitStack()
-
-    def __enter__(self) -> Union[KeyedSnapshotReader, ChangelogReader]:
-        with contextlib.ExitStack() as opened:
-            if isinstance(self._handle, KeyedStateHandle):
-                reader: Any = self._read(opened, self._handle.content)
-            else:
-                reader = ChangelogReader([self._read(opened, content) for content in files_in_order(self._handle)])
-            self._open = opened.pop_all()
-            return reader
-
-    def _read(self, opened: contextlib.ExitStack, content: Bytes) -> KeyedSnapshotReader:
-        if isinstance(content, InlineBytes):
-            return KeyedSnapshotReader(content.data, layout_reader=DataLayoutReader)
-        source = opened.enter_context(self._storage.open_file(content))
-        return KeyedSnapshotReader(source, content.uri, layout_reader=DataLayoutReader)
-
-    def __exit__(self, *exc: Any) -> None:
-        self._open.close()
-
-
 def _shown(type_: Optional[pa.DataType]) -> Optional[str]:
     return None if type_ is None else str(type_)
 
@@ -361,7 +312,7 @@ def _identity(operator: OperatorSnapshot) -> tuple[Optional[str], str, str]:
 # ---- types --------------------------------------------------------------------------------------
 
 
-def _keyed_infos(operator: OperatorSnapshot, footers: Sequence[_Footer]) -> Iterator[StateInfo]:
+def _keyed_infos(operator: OperatorSnapshot, footers: Sequence[KeyedFooter]) -> Iterator[StateInfo]:
     for name in sorted({name for footer in footers for name in footer.states}):
         metas = [footer.states[name] for footer in footers if name in footer.states]
         yield StateInfo(
@@ -472,7 +423,7 @@ def read_part(part: ReadPart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         if unit.handle is None:
             yield from _Rows(unit, unit.state_names[0], _OPERATOR_KINDS[unit.mode]).of_entries(schema)
             continue
-        with _opened(storage, unit.handle) as reader:
+        with OpenedKeyedFiles(storage, unit.handle, DataLayoutReader) as reader:
             for name in unit.state_names:
                 meta = reader.states.get(name)
                 if meta is None:

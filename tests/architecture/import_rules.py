@@ -71,8 +71,6 @@ LATE: dict[tuple[str, str], str] = {
         "the run command ends jobs that its script did not wait for, before it ends Spark",
     ("flinkish/cli/__init__.py", "flinkish.shell.savepoints"):
         "the savepoint command works on files, without a job",
-    ("flinkish/cli/__init__.py", "flinkish.shell.state_recovery"):
-        "the savepoint command works on files, without a job",
     ("flinkish/cli/__init__.py", "spark_plugin"):
         "the command starts where no Spark is, to say what is missing",
     ("flinkish/cli/scripts.py", "spark_plugin"):

@@ -1,6 +1,7 @@
 """Jobs whose tasks, slots and driver fail: every record is counted once, and every result published once."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -337,6 +338,46 @@ def test_state_without_an_operator_is_refused_by_name_and_dropped_on_request(own
     assert not Path(location.removeprefix("file://")).exists()
     assert flinkish(["savepoint", "dispose", location]) == 1
     assert "there is no such folder" in capsys.readouterr().err
+
+
+def without_chance(text, location):
+    """Sizes and ids of a report are others each time."""
+    return re.sub(r"[0-9a-f]{32}", "ID", re.sub(r"\d+ bytes", "N bytes", text.replace(location, "PATH")))
+
+
+def test_a_class_that_has_changed_is_refused_by_the_dry_run_as_the_docs_show_and_by_the_slots(tmp_path, capsys):
+    page = (CHECKOUT / "flinkish" / "docs" / "state.md").read_text().partition("## Before a restore")[2]
+    (changed,) = re.findall(r"```python\n(.*?)```", page.partition("```\n$ ")[0], re.DOTALL)
+    command, shown_there = re.search(r"```\n(\$ .*?)\n(.*?)\n```", page, re.DOTALL).groups()
+    script, counted = tmp_path / "totals.py", str(tmp_path / "counted")
+    before = changed.replace("count: str", "count: int")
+    take = f"""
+from pathlib import Path
+from tests.integration.waiting import wait_until
+client = env.execute_async("totals")
+wait_until(Path({counted!r}).exists, "a record is counted")
+client.stop_with_savepoint(False, {str(tmp_path)!r}).result(30_000)
+"""
+    script.write_text(
+        before.replace('env.execute("totals")', take).replace("% 3, 1)", f"% 3, 1 + bool(Path({counted!r}).touch()))")
+    )
+    assert flinkish(["run", "--master", "mini-cluster", str(script)]) == 0
+    (folder,) = tmp_path.glob("savepoint-*")
+    location = str(folder)
+    capsys.readouterr()
+
+    script.write_text(before)
+    assert flinkish(["savepoint", "check", location, str(script)]) == 0
+    assert "compared when they are opened" in capsys.readouterr().out.splitlines()[-1]
+
+    script.write_text(changed)
+    assert flinkish(["savepoint", "check", location, str(script)]) == 1
+    shown = capsys.readouterr().out
+    assert without_chance(shown.rstrip(), location) == without_chance(shown_there, command.split()[-2])
+
+    recovery = f"execution.state-recovery.path={location}"
+    assert flinkish(["run", "--master", "mini-cluster", "-D", recovery, str(script)]) == 1
+    assert "count was int and is now str" in capsys.readouterr().err
 
 
 def test_a_checkpoint_that_is_not_there_is_an_error_of_execute(cluster, tmp_path):

@@ -72,53 +72,29 @@ class WindowOperatorBase(KeyedOperator):
 
     # ---- checkpoints ----------------------------------------------------------------------------
 
-    def form(self) -> dict[str, str]:
-        """What saved windows must have in common with those of the program, by names that users read (JSON values)."""
-        return {"contents": self._contents()}
+    @classmethod
+    def form(cls, operator: Any) -> dict[str, str]:
+        """What saved windows must have in common with those of the program, by names that users read (JSON values).
 
-    def _contents(self) -> str:
-        operator: Any = self.spec.operator
-        if operator.evictor is not None:
-            return "records with their times, for an evictor"
-        if self.kind == "reduce":
-            return "reduced values"
-        if self.kind != "aggregate":
-            return "records"
-        if not isinstance(operator.function, FieldAggregates):
-            return "accumulators"
-        aggregates = operator.function.aggregates
-        parts = ("count" if each.field is None else f"{each.kind} of {each.field!r}" for each in aggregates)
-        return f"accumulators ({', '.join(parts)})"
+        Args:
+            operator: the description of the window operator.
+        """
+        return {"contents": _contents(operator)}
 
     def states_beside_backend(self):
         for entries in super().states_beside_backend():
             if entries.meta.name == EVENT_TIMERS:
-                properties = {**entries.meta.properties, FORM: self.form(), LATENESS: self.lateness_ms}
+                own = {FORM: self.form(self.spec.operator), LATENESS: self.lateness_ms}
+                properties = {**entries.meta.properties, **own}
                 entries.meta = replace(entries.meta, properties=properties)
             yield entries
 
     def restore_keyed(self, reader, key_groups):
         meta = reader.states.get(EVENT_TIMERS)
         if meta is not None and FORM in meta.properties:
-            self._check_form(meta.properties[FORM])
+            check_form(self.name, meta.properties[FORM], self.form(self.spec.operator))
             self.saved_lateness_ms = int(meta.properties[LATENESS])
         super().restore_keyed(reader, key_groups)
-
-    def _check_form(self, saved: Mapping[str, str]) -> None:
-        """Refuse what would be read as something else, instead of giving wrong results for it."""
-        form = self.form()
-        names = dict.fromkeys((*saved, *form))
-        changes = [
-            f"{name}: {saved.get(name, 'any')} -> {form.get(name, 'any')}"
-            for name in names
-            if saved.get(name) != form.get(name)
-        ]
-        if changes:
-            raise StateMigrationError(
-                f'could not restore the windows of operator "{self.name}"',
-                why=f"the program keeps them in another form than the savepoint ({'; '.join(changes)})",
-                do="give the operator another uid, and restore with allow_non_restored_state",
-            )
 
     # ---- records --------------------------------------------------------------------------------
 
@@ -142,6 +118,40 @@ class WindowOperatorBase(KeyedOperator):
 
     def metrics(self):
         return {"numLateRecordsDropped": self.num_late_records_dropped}
+
+
+def _contents(operator: Any) -> str:
+    if operator.evictor is not None:
+        return "records with their times, for an evictor"
+    if operator.kind == "reduce":
+        return "reduced values"
+    if operator.kind != "aggregate":
+        return "records"
+    if not isinstance(operator.function, FieldAggregates):
+        return "accumulators"
+    aggregates = operator.function.aggregates
+    parts = ("count" if each.field is None else f"{each.kind} of {each.field!r}" for each in aggregates)
+    return f"accumulators ({', '.join(parts)})"
+
+
+def check_form(name: str, saved: Mapping[str, str], form: Mapping[str, str]) -> None:
+    """Refuse what would be read as something else, instead of giving wrong results for it.
+
+    Args:
+        name: of the operator.
+        saved: `WindowOperatorBase.form` as it was; ``form``: as it is.
+    """
+    changes = [
+        f"{part}: {saved.get(part, 'any')} -> {form.get(part, 'any')}"
+        for part in dict.fromkeys((*saved, *form))
+        if saved.get(part) != form.get(part)
+    ]
+    if changes:
+        raise StateMigrationError(
+            f'could not restore the windows of operator "{name}"',
+            why=f"the program keeps them in another form than the savepoint ({'; '.join(changes)})",
+            do="give the operator another uid, and restore with allow_non_restored_state",
+        )
 
 
 def _check_description(name: str, operator: Any) -> None:

@@ -107,14 +107,15 @@ class WindowOperator(WindowOperatorBase):
 
     # ---- checkpoints ----------------------------------------------------------------------------
 
-    def form(self):
-        serializer = type(self.assigner.get_window_serializer())
+    @classmethod
+    def form(cls, operator):
+        assigner = operator.assigner
         return {
             "kept": "for each key",
-            "windows": f"as {serializer.__name__} writes them",
-            "merging": "yes" if self.merging is not None else "no",
-            "time": "event time" if self.event_time else "processing time",
-            **super().form(),
+            "windows": f"as {type(assigner.get_window_serializer()).__name__} writes them",
+            "merging": "yes" if isinstance(assigner, MergingWindowAssigner) else "no",
+            "time": "event time" if assigner.is_event_time() else "processing time",
+            **super().form(operator),
         }
 
     def initialize_state(self):

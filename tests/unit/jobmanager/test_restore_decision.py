@@ -87,7 +87,7 @@ def test_reordered_lines_and_an_inserted_map_keep_the_state_of_each_name():
         f"source-{name}": (f"source-{name} 0".encode(),) for name in "ABC"
     }
     assert [operator.name for operator in decision.added] == ["Map"]
-    assert any("new" in line and "Map" in line for line in decision.report())
+    assert any("new" in line and "Map" in line for line in decision.report({}))
 
 
 def test_a_removed_source_is_refused_by_name_and_accepted_on_request():
@@ -96,7 +96,7 @@ def test_a_removed_source_is_refused_by_name_and_accepted_on_request():
     assert isinstance(refusal, StateMigrationError) and "uid source-B" in refusal.why
     assert "source-A" not in refusal.why and "counts" not in refusal.why
     assert decision.refusal(ignore_unclaimed=True) is None
-    assert any("DROPPED" in line and "source-B" in line for line in decision.report())
+    assert any("DROPPED" in line and "source-B" in line for line in decision.report({}))
 
 
 def test_an_operator_without_state_may_go_but_not_one_whose_committables_are_unpublished():
@@ -117,7 +117,7 @@ def test_another_max_parallelism_is_refused_with_both_numbers():
     refusal = decision.refusal(ignore_unclaimed=True)
     assert isinstance(refusal, StateMigrationError)
     assert "max parallelism 128" in refusal.why and "has 64" in refusal.why
-    assert any("REFUSED" in line for line in decision.report())
+    assert list(decision.all_refusals(ignore_unclaimed=True)) == [refusal]
 
 
 def test_a_program_without_a_max_parallelism_takes_the_saved_one_over():
