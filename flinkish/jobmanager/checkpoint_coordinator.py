@@ -35,7 +35,8 @@ Order of effects is a contract: metadata are durable before anybody hears that a
 it is published by nobody before that, and discards come last.
 
 Invariants, see ``check``: ids rise, one is stored at a time; a checkpoint in STORING or ACKNOWLEDGED has one
-acknowledgement of each execution and a snapshot of each coordinator; all pending ones are of the executions that run.
+acknowledgement of each execution and a snapshot of each coordinator; all pending ones are of the executions that run;
+the metadata being stored name all that is prepared up to their id.
 
 Source: Flink's ``CheckpointCoordinator``, ``CheckpointRequestDecider``, ``CheckpointFailureManager``,
 ``StopWithSavepointTerminationManager``, ``VertexEndOfDataListener``.
@@ -807,6 +808,9 @@ class CheckpointCoordinator:
                 assert pending.waiting | pending.states.keys() <= self.executions
             assert (pending.completed is not None) == (pending.phase is Phase.STORING)
             assert pending.publishes <= self.committables.prepared.keys()
+            if pending.phase is Phase.STORING:
+                prepared = self.committables.up_to(checkpoint_id)
+                assert pending.publishes == prepared, "prepared for it, and its metadata do not name that"
         assert not self.recovering or not self.active
         assert self.stopped_location is None or self.stopping is not None
         if self.ended:

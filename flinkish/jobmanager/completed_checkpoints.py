@@ -16,7 +16,9 @@ A run that goes on from the newest checkpoint of another owns the older ones of 
 folder ``predecessor``) has not completed (``unfinished``): that goes when this run completes its first checkpoint, or
 ends.
 
-Checkpoints from before a manual restore are not *owned*: they can be restored from, and are never discarded.
+Checkpoints from before a manual restore are not *owned*: they can be restored from, and are never discarded.  Neither
+are the shared files that the job's own checkpoints refer to because of that: whoever takes the job over from those
+alone knows them by their folder, which is another (``claimed``).
 
 Invariants, see ``check``: ids rise; a file that a retained checkpoint refers to has not been discarded and
 its last use is not older than that checkpoint.
@@ -63,7 +65,8 @@ class CheckpointRetention(enum.Enum):
 
 @dataclass
 class CompletedCheckpoints:
-    """Empty, or with what ``restore`` brings."""
+    """Empty, or with what ``restore`` brings.  ``claimed``: the job owns what it began from, and so all shared files
+    that its own checkpoints refer to; else only those beside them."""
 
     job_id: str
     retained_max: int = 1
@@ -74,6 +77,7 @@ class CompletedCheckpoints:
     not_owned: set[str] = field(default_factory=set)  # shared files that are somebody else's
     unfinished: tuple[str, ...] = ()  # locations
     predecessor: Optional[str] = None  # location
+    claimed: bool = True
 
     @property
     def latest(self) -> Optional[CompletedCheckpoint]:
@@ -87,7 +91,11 @@ class CompletedCheckpoints:
         ``owned``: of this job, so that it is subsumed like one's own."""
         if owned and not checkpoint.kind.is_savepoint:
             self.retained.append(checkpoint)
-            self._use(checkpoint.checkpoint_id, shared_files_of(checkpoint))
+            files = shared_files_of(checkpoint)
+            if not self.claimed:
+                folder = checkpoint.location.rpartition("/")[0]
+                self.not_owned.update(uri for uri in files if not uri.startswith(f"{folder}/"))
+            self._use(checkpoint.checkpoint_id, files)
         else:
             self.others.append(checkpoint)
             self.not_owned.update(shared_files_of(checkpoint))

@@ -22,7 +22,8 @@ class CheckpointSettings:
     ``coordinated``: operators whose coordinators take snapshots.  ``restored``: the checkpoint that the job begins
     with, which ``owned`` says it may discard; its id is lower than all that this job will use.  ``retained``: older ones
     that are its own too, oldest first, where it goes on with another driver's run; ``unfinished``: locations of those
-    which that one has not completed; ``predecessor``: the folder of that job, where it is another.
+    which that one has not completed; ``predecessor``: the folder of that job, where it is another.  ``claimed``: what
+    the job began from, be it in another driver, is its own.
     ``next_checkpoint_id``: above all that the job may have used."""
 
     configuration: CheckpointConfiguration = CheckpointConfiguration(JOB_MANAGER_STORAGE)
@@ -37,6 +38,7 @@ class CheckpointSettings:
     next_checkpoint_id: int = 1
     unfinished: tuple[str, ...] = ()
     predecessor: Optional[str] = None
+    claimed: bool = True
 
     def create_coordinator(self, job_graph: JobGraph) -> CheckpointCoordinator:
         completed = CompletedCheckpoints(
@@ -45,6 +47,7 @@ class CheckpointSettings:
             self.retention,
             unfinished=self.unfinished,
             predecessor=self.predecessor,
+            claimed=self.claimed,
         )
         for checkpoint in self.retained:
             completed.restore(checkpoint, owned=True)

@@ -107,6 +107,7 @@ def checkpoint_settings(
         next_checkpoint_id=1 if record is None else record.next_checkpoint_id,
         unfinished=unfinished,
         predecessor=predecessor,
+        claimed=_claims(configuration),
     )
 
 
@@ -159,22 +160,29 @@ def _find_restored(job_graph: JobGraph, directory: str) -> tuple[Optional[Comple
     path = options.read(configuration, options.STATE_RECOVERY_PATH)
     if path is None:
         return None, False
-    mode = options.read(configuration, options.STATE_RECOVERY_CLAIM_MODE)
+    owned = _claims(configuration)
     if path != LATEST:
         checkpoint = load_checkpoint(path, configuration)
-        owned = mode == "CLAIM"
     else:
         found = newest_of_name(job_graph.job_name, directory, configuration)
         if found is None:
             log.info("no checkpoint to go on from, the job begins anew name=%r folder=%s", job_graph.job_name, directory)
             return None, False
-        checkpoint, owned = found, mode != "NO_CLAIM"
+        checkpoint = found
     _check_restore(job_graph, checkpoint)
     log.info(
         "job goes on from a checkpoint name=%r checkpoint=%d location=%s claimed=%s",
         job_graph.job_name, checkpoint.checkpoint_id, checkpoint.location, owned,
     )
     return checkpoint, owned
+
+
+def _claims(configuration: Mapping[str, Any]) -> bool:
+    """Whether the job owns what it begins from."""
+    mode = options.read(configuration, options.STATE_RECOVERY_CLAIM_MODE)
+    if options.read(configuration, options.STATE_RECOVERY_PATH) == LATEST:
+        return mode != "NO_CLAIM"
+    return mode == "CLAIM"
 
 
 def _left_beside(

@@ -11,6 +11,11 @@ All subtasks have keyed state of their key groups, entries of list state, which 
 nobody finishes, and a broadcast state.  When no task runs, vertices before the last may get another parallelism.  What
 a subtask goes on from is what ``decide_restore`` and ``deal_out_checkpoint`` say.
 
+Users take savepoints and delete them.  When the driver has died, or the job has ended, a *new job* may begin from any
+savepoint that a user knows of, or from a checkpoint that is left.  What counts as published is then what was so when
+that snapshot was stored: with what the snapshot has prepared it must be each number once, so nothing of that may have
+been aborted in between, whatever the old job did.
+
 What must hold is checked where it happens, by the world's own books and not by the core's.
 """
 
@@ -37,10 +42,11 @@ from flinkish.messages import checkpoints as m
 from flinkish.messages.deployment import ExecutionAttemptID, TaskFailure, TaskRestore
 from flinkish.state.key_groups import key_group_range
 
-JOB = "j" * 32
-RUN = "r1"
+JOBS = "jkl"  # one after another
 TICK_MS = 10
 STEPS = 220
+STEPS_OF_NEW_JOB = 150
+NEVER_MS = 10**9
 TICKS_TO_HEAL = 400
 CALM_MS = 600  # after the last fault; by then what it has left behind has timed out
 TOKENS = 5  # entries of list state of a vertex
@@ -49,6 +55,16 @@ HEALED = "-- no more faults"
 DRIVER_DIES = "-- the driver dies"
 
 _Subtask = tuple[str, int]
+#: What a sink has prepared: run, attempt, subtask, from which record, to which.
+_Prepared = tuple[str, int, int, int, int]
+
+
+@dataclass(frozen=True)
+class History:
+    """What had been published when a snapshot was stored; what it has prepared itself follows."""
+
+    published: dict[int, int]
+    published_ids: frozenset[tuple[str, int]]
 
 
 @dataclass
@@ -109,7 +125,8 @@ class CheckpointWorld:
         self.configuration = CheckpointConfiguration(
             "file:/chk",
             savepoint_directory="file:/sav" if rng.random() < 0.8 else None,
-            interval_ms=rng.choice((20, 50, 100)),
+            # Where it is never over, the end of all data brings the only checkpoint that nobody has asked for.
+            interval_ms=rng.choice((20, 50, 100, NEVER_MS) if self.commits and self.bounded else (20, 50, 100)),
             min_pause_ms=rng.choice((0, 0, 30)),
             timeout_ms=rng.choice((60, 200)),
             max_concurrent=rng.choice((1, 1, 2, 3)),
@@ -126,8 +143,14 @@ class CheckpointWorld:
         self.durable: set[int] = set()
         self.published: dict[int, int] = {}  # subtask of the sink -> records
         self.published_ids: set[tuple[str, int]] = set()
-        self.removed: set[tuple[int, int, int, int]] = set()  # prepared and then aborted
+        self.prepared: set[_Prepared] = set()  # and not published
+        self.removed: set[_Prepared] = set()  # prepared and then aborted
+        self.histories: dict[str, History] = {}  # by location
+        self.known: set[str] = set()  # locations of savepoints of which users have been told
         # the driver and its slots
+        self.number = 0  # of the job
+        self.job_begun = 0  # in the log
+        self.origin: Optional[m.CompletedCheckpoint] = None  # of another job
         self.attempt = -1
         self.tasks: dict[_Subtask, Task] = {}
         self.gone: list[Task] = []
@@ -161,7 +184,7 @@ class CheckpointWorld:
                     [edge for edge in edges if edge.source_vertex_id == name],
                 )
             )
-        return JobGraph(JOB, "simulated", vertices)
+        return JobGraph(JOBS[0] * 32, "simulated", vertices)
 
     def _rescale_something(self) -> None:
         """A vertex whose edges allow it.  The subtasks of the last one publish what they count, so they stay."""
@@ -178,6 +201,44 @@ class CheckpointWorld:
     def fault(self, chance: float) -> bool:
         return self.chaos and self.rng.random() < chance * self.harshness
 
+    # ---- the job --------------------------------------------------------------------------------
+
+    @property
+    def job_id(self) -> str:
+        return self.graph.job_id
+
+    @property
+    def run_id(self) -> str:
+        return f"r{self.number + 1}"
+
+    @property
+    def own(self) -> list[m.CompletedCheckpoint]:
+        """What this job has stored, oldest first."""
+        found = [checkpoint for checkpoint in self.metadata.values() if checkpoint.job_id == self.job_id]
+        return sorted(found, key=lambda checkpoint: checkpoint.checkpoint_id)
+
+    def some_origin(self, retained: bool) -> Optional[m.CompletedCheckpoint]:
+        """What a new job may begin from, if there are more jobs to come."""
+        known = [self.metadata[location] for location in sorted(self.known)]
+        left = [checkpoint for checkpoint in self.own if not checkpoint.kind.is_savepoint] if retained else []
+        if left and self.rng.random() < 0.8:
+            known = left
+        return self.rng.choice(known) if known and self.number + 1 < len(JOBS) else None
+
+    def start_job(self, origin: m.CompletedCheckpoint) -> None:
+        """Another job, of the same program, and another run of it."""
+        self.number, self.origin, self.job_begun = self.number + 1, origin, len(self.log)
+        self.graph.job_id = JOBS[self.number] * 32
+        history = self.histories[origin.location]
+        self.published, self.published_ids = dict(history.published), set(history.published_ids)
+        self.log.append((self.now_ms, f"-- a new job goes on from {origin.location}, after {self.published}"))
+        self.durable = set()
+        self.attempt = -1
+        self.tasks.clear()
+        self.gone.clear()
+        self.chaos, self.healed_ms = True, None
+        self._start_driver()
+
     # ---- the driver -----------------------------------------------------------------------------
 
     def _start_driver(self) -> None:
@@ -192,24 +253,32 @@ class CheckpointWorld:
         self.asked: set[int] = set()
         self.held: set[int] = set()  # checkpoints whose coordinators' events are held
         self.stop_asked = False
+        self.first_attempt = self.attempt + 1
+        self.failures = 0  # of checkpoints, since one was complete or tasks began to run
         self.restoring: Optional[m.CompletedCheckpoint] = None
         self.deployed_ms: Optional[int] = None
         self.recover_ms: Optional[int] = self.now_ms
+        self.all_run = False
+        self.ended_early: list[m.NotifyEndOfData] = []
         self.stopped: deque = deque()  # executions of which the core has not heard
         if self.rng.random() < 0.5:
             self._rescale_something()
         self.regions = FailoverRegions(self.graph)
         coordinator, completed = self.classes
-        store = completed(JOB, self.retained_max, self.retention)
-        for checkpoint in sorted(self.metadata.values(), key=lambda found: found.checkpoint_id):
-            if checkpoint.kind is not m.SnapshotKind.SAVEPOINT:
-                store.restore(checkpoint, owned=True)
-        ids = [int(uri.split("-")[1].split("/")[0]) for uri in self.files if "/chk-" in uri]
-        ids += [checkpoint.checkpoint_id for checkpoint in self.metadata.values()]
+        store = completed(self.job_id, self.retained_max, self.retention, claimed=False)
+        own = [checkpoint for checkpoint in self.own if checkpoint.kind is not m.SnapshotKind.SAVEPOINT]
+        for checkpoint in own:
+            store.restore(checkpoint, owned=True)
+        if not own and self.origin is not None:
+            store.restore(self.origin, owned=False)
+        folder = f"{self.job_id}/chk-"
+        ids = [int(uri.split("-")[1].split("/")[0]) for uri in self.files if folder in uri]
+        ids += self.durable  # the job's record counts them, also those that users have deleted
+        ids += [self.origin.checkpoint_id] if self.origin is not None else []
         self.core = coordinator(
-            JOB,
+            self.job_id,
             "simulated",
-            RUN,
+            self.run_id,
             checkpointed_vertices(self.graph, self.coordinated),
             self.configuration,
             store,
@@ -221,6 +290,7 @@ class CheckpointWorld:
         effects = self.core.step(event, self.now_ms)
         if effects or not isinstance(event, e.Tick):
             self.core.check()
+        self.check_step(event, effects)
         for effect in effects:
             if self.fault(0.004):
                 self.crash_driver()
@@ -237,6 +307,10 @@ class CheckpointWorld:
         self.log.append((self.now_ms, DRIVER_DIES))
         if self.storing and self.rng.random() < 0.5:  # what it was at may have got through
             self.store_something(answer=False)
+        origin = self.some_origin(retained=False) if self.rng.random() < 0.3 else None
+        if origin is not None:
+            self.start_job(origin)
+            return
         self.tasks.clear()
         self.gone.clear()
         self._start_driver()
@@ -257,13 +331,19 @@ class CheckpointWorld:
                         self.send(task, message)
             case e.StoreMetadata(checkpoint):
                 self.check_complete(checkpoint)
+                self.histories[checkpoint.location] = History(dict(self.published), frozenset(self.published_ids))
                 self.order_storage(effect)
-            case e.DiscardCheckpoint() | e.DiscardFiles():
+            case e.DiscardCheckpoint(_, location):
+                found = self.metadata.get(location)
+                assert location not in self.known, "it is its user's"
+                assert found is None or found.job_id == self.job_id, "it is another job's"
+                self.order_storage(effect)
+            case e.DiscardFiles():
                 self.order_storage(effect)
             case e.SweepSharedFiles():
                 assert not self.tasks, "tasks may refer to what is swept"
                 # What there is now; it is deleted beside the next tasks.
-                self.order_storage((effect, {uri for uri in self.files if "/shared/" in uri}))
+                self.order_storage((effect, {uri for uri in self.files if f"/{self.job_id}/shared/" in uri}))
             case e.CommitCheckpoint(commit):
                 durable = any(commit in checkpoint.commits for checkpoint in self.metadata.values())
                 assert durable, "to be published before it was durable"
@@ -280,13 +360,20 @@ class CheckpointWorld:
             case e.SnapshotResult(request_id, location, error):
                 assert request_id in self.asked - self.answered, "answered twice"
                 assert (location is None) != (error is None)
+                if location is None:
+                    location = error.fields.get("location")  # it is complete, only the job has not stopped
                 if location is not None:
                     assert location in self.metadata, "nothing is there"
+                    if self.metadata[location].kind.is_savepoint:
+                        self.known.add(location)
                 self.answered.add(request_id)
                 self.stop_asked = self.stop_asked and len(self.asked) > len(self.answered)
             case e.FailJob(error):
                 calm = self.healed_ms is not None and self.now_ms > self.healed_ms + CALM_MS
                 assert not calm, f"fails without a fault: {error}"
+                if isinstance(error, UserFunctionError) or error.what.startswith("too many checkpoints"):
+                    tolerable = self.configuration.tolerable_failures
+                    assert self.failures > tolerable, f"fails after {self.failures} checkpoints in a row that failed"
                 self.fail_tasks(frozenset(self.tasks))
             case e.RestoreFrom(checkpoint):
                 self.check_restored(checkpoint)
@@ -307,6 +394,24 @@ class CheckpointWorld:
 
     # ---- what must hold -------------------------------------------------------------------------
 
+    def check_step(self, event: Any, effects: list) -> None:
+        """A savepoint of a job that goes on changes nothing else, whether it is complete or fails."""
+        match event:
+            case e.MetadataStored(checkpoint_id, None):
+                complete = next((known for known in self.own if known.checkpoint_id == checkpoint_id), None)
+                if complete is not None and complete.kind is m.SnapshotKind.SAVEPOINT:
+                    for effect in effects:
+                        assert not isinstance(
+                            effect, (e.SendToAllTasks, e.CommitCheckpoint, e.DiscardCheckpoint, e.DiscardFiles)
+                        ), f"a savepoint is complete, and: {effect}"
+        by_task = isinstance(event, (m.DeclineCheckpoint, e.TaskFinished))
+        counted = ("gave up checkpoint", "gave up savepoint") if by_task else ("gave up checkpoint",)
+        for effect in effects:
+            if isinstance(effect, e.Warn) and effect.text.startswith(counted):
+                self.failures += 1
+            elif isinstance(effect, e.Inform) and effect.text.startswith("completed"):
+                self.failures = 0
+
     def check_complete(self, checkpoint: m.CompletedCheckpoint) -> None:
         """It has one acknowledgement of each execution that runs, and of its own attempt."""
         for vertex in self.graph.vertices:
@@ -324,7 +429,7 @@ class CheckpointWorld:
                 assert snapshot.coordinator == b"%d" % checkpoint.checkpoint_id
         assert checkpoint.checkpoint_id not in self.held
         assert checkpoint.checkpoint_id not in self.durable, "an id was used twice"
-        assert (RUN, checkpoint.checkpoint_id) not in self.published_ids, "an id was published and used again"
+        assert (self.run_id, checkpoint.checkpoint_id) not in self.published_ids, "an id was published and used again"
 
     def check_files(self) -> None:
         for location, checkpoint in self.metadata.items():
@@ -333,8 +438,8 @@ class CheckpointWorld:
 
     def check_restored(self, checkpoint: Optional[m.CompletedCheckpoint]) -> None:
         newest = max(
-            (known.checkpoint_id for known in self.metadata.values() if known.kind is not m.SnapshotKind.SAVEPOINT),
-            default=0,
+            (known.checkpoint_id for known in self.own if known.kind is not m.SnapshotKind.SAVEPOINT),
+            default=0 if self.origin is None else self.origin.checkpoint_id,
         )
         found = checkpoint.checkpoint_id if checkpoint is not None else 0
         assert found == newest or newest in self.expected_to_go, f"restored from {found}, {newest} is there"
@@ -379,7 +484,7 @@ class CheckpointWorld:
         """Checkpoints that are durable and about to be discarded."""
         going = {effect.location for effect in self.storing if isinstance(effect, e.DiscardCheckpoint)}
         return {
-            checkpoint.checkpoint_id for location, checkpoint in self.metadata.items() if location in going
+            checkpoint.checkpoint_id for checkpoint in self.own if checkpoint.location in going
         }
 
     # ---- moves of the driver's workers ----------------------------------------------------------
@@ -442,12 +547,21 @@ class CheckpointWorld:
         for blobs in commit.committables.values():
             for blob in blobs:
                 for prepared in pickle.loads(blob):
-                    _, index, start, end = prepared
+                    _, _, index, start, end = prepared
                     assert prepared not in self.removed, f"{prepared} was aborted before"
                     assert start == self.published.get(index, 0), (
                         f"subtask {index}: {start}-{end} published after {self.published.get(index, 0)}"
                     )
                     self.published[index] = end
+                    self.prepared.discard(prepared)
+
+    def remove_leftovers(self) -> None:
+        """As a JobMaster has the sinks do when all tasks of an attempt have ended."""
+        kept: set[_Prepared] = set()
+        for blobs in self.core.committables.kept().values():
+            kept.update(prepared for blob in blobs for prepared in pickle.loads(blob))
+        mine = {found for found in self.prepared if found[0] == self.run_id and found[1] >= self.first_attempt}
+        self.removed |= mine - kept
 
     def coordinate_something(self) -> None:
         if not self.coordinating:
@@ -461,8 +575,13 @@ class CheckpointWorld:
         self.events += [answer] * (2 if self.fault(0.1) else 1)
 
     def handle_event(self) -> None:
-        if self.events:
-            self.step_core(self.events.popleft())
+        if not self.events:
+            return
+        event = self.events.popleft()
+        if isinstance(event, m.NotifyEndOfData) and not self.all_run:
+            self.ended_early.append(event)  # a JobMaster holds it until all tasks run
+        else:
+            self.step_core(event)
 
     # ---- tasks ----------------------------------------------------------------------------------
 
@@ -484,7 +603,7 @@ class CheckpointWorld:
                     for source, target in connections(edge.partitioner.pointwise, sources, vertex.parallelism):
                         if target == index:
                             before.append((edge.source_vertex_id, source))
-                execution = ExecutionAttemptID(JOB, self.attempt, vertex.id, index)
+                execution = ExecutionAttemptID(self.job_id, self.attempt, vertex.id, index)
                 limit = _limit(vertex.id) if self.bounded else 10**9
                 if checkpoint is None:
                     tokens = tuple(b"%d" % number for number in range(index, TOKENS, vertex.parallelism))
@@ -506,14 +625,19 @@ class CheckpointWorld:
     def tasks_run(self) -> None:
         if self.deployed_ms is None or self.now_ms < self.deployed_ms:
             return
-        self.deployed_ms = None
+        self.deployed_ms, self.all_run = None, True
+        self.failures = 0
         finished = frozenset(task.execution for task in self.tasks.values() if task.finished)
         executions = tuple(task.execution for task in self.tasks.values())
         self.step_core(e.TasksRunning(self.attempt, executions, finished))
+        self.events.extendleft(reversed(self.ended_early))
+        self.ended_early.clear()
 
     def recover(self) -> None:
         if self.recover_ms is not None and self.now_ms >= self.recover_ms:
             self.recover_ms = None
+            if not self.tasks:
+                self.remove_leftovers()
             if not self.tasks and self.fault(0.5):
                 self._rescale_something()
                 self.regions = FailoverRegions(self.graph)
@@ -529,6 +653,7 @@ class CheckpointWorld:
                 stopped.append(task.execution)
                 self.gone.append(task)  # what it has sent may still arrive
         self.gone = self.gone[-6:]
+        self.all_run = False
         self.deployed_ms, self.recover_ms = None, self.now_ms + self.rng.choice((0, 20, 50))
         self.stopped.append(frozenset(stopped))
 
@@ -575,7 +700,7 @@ class CheckpointWorld:
             self.snapshot(task, checkpoint_id, due[checkpoint_id])
         elif task.count < task.limit:
             task.count = min(task.limit, task.count + self.rng.randint(1, 3))
-        elif not task.ended and all(self.is_ended(before) for before in task.before):
+        elif not task.ended and all(self.is_ended(before, task) for before in task.before):
             self.end(task)
             if not self.commits:
                 self.finish(task)
@@ -584,9 +709,13 @@ class CheckpointWorld:
         task.ended, task.ended_after = True, max(task.passed, default=0)
         task.outbox.append(m.NotifyEndOfData(task.execution))
 
-    def is_ended(self, subtask: _Subtask) -> bool:
-        task = self.tasks.get(subtask)
-        return task is not None and (task.ended or task.finished)
+    def is_ended(self, before: _Subtask, task: Task) -> bool:
+        """Whether ``task`` has read all data of one that sends to it, and so the barriers before their end."""
+        sender = self.tasks.get(before)
+        if sender is None or not (sender.ended or sender.finished):
+            return False
+        last = sender.ended_after or 0
+        return last <= max(task.passed, default=0) or last in task.given_up
 
     def barriers(self, task: Task) -> dict[int, m.CheckpointOptions]:
         """Those that this task may pass now: it was told to, or has one from each that sends to it."""
@@ -645,9 +774,9 @@ class CheckpointWorld:
             )
         committables = {}
         if task.unsent:
-            committables[operator_id] = pickle.dumps(
-                [(task.execution.attempt, index, start, end) for start, end in task.unsent]
-            )
+            prepared = [(self.run_id, task.execution.attempt, index, start, end) for start, end in task.unsent]
+            committables[operator_id] = pickle.dumps(prepared)
+            self.prepared.update(prepared)
             task.unsent = []
         return m.SubtaskState(
             {operator_id: m.OperatorSubtaskState((keyed,), operator)},
@@ -693,11 +822,28 @@ class CheckpointWorld:
             return
         self.requests += 1
         stops = self.rng.choice((m.SnapshotKind.SAVEPOINT_SUSPEND, m.SnapshotKind.SAVEPOINT_TERMINATE))
-        kind = self.rng.choice((m.SnapshotKind.CHECKPOINT, m.SnapshotKind.SAVEPOINT, stops))
+        savepoint = m.SnapshotKind.SAVEPOINT
+        kind = self.rng.choice((m.SnapshotKind.CHECKPOINT, savepoint, savepoint, stops))
         self.stop_asked = kind.stops
         self.asked.add(self.requests)
         directory = self.rng.choice((None, "file:/own/"))
         self.step_core(e.SnapshotRequested(self.requests, kind, directory))
+
+    def delete_savepoint(self) -> None:
+        """One that no job needs for its next restart."""
+        free = [
+            location
+            for location in sorted(self.known)
+            if self.metadata[location].kind is m.SnapshotKind.SAVEPOINT
+            and (self.origin is None or self.origin.location != location)
+        ]
+        if free:
+            location = self.rng.choice(free)
+            self.log.append((self.now_ms, f"-- the user deletes {location}"))
+            self.known.remove(location)
+            del self.metadata[location]
+            self.files = {uri for uri in self.files if not uri.startswith(location + "/")}
+            self.check_files()
 
     def tick(self) -> None:
         self.now_ms += TICK_MS
@@ -713,18 +859,28 @@ class CheckpointWorld:
     # ---- a run ----------------------------------------------------------------------------------
 
     def run(self) -> None:
+        self.run_job(STEPS)
+        while (origin := self.some_origin(retained=True)) is not None:
+            self.start_job(origin)
+            self.run_job(STEPS_OF_NEW_JOB)
+
+    def run_job(self, steps: int) -> None:
         moves = (
             self.some_task, self.some_task, self.some_task, self.some_task, self.handle_event, self.handle_event,
             self.handle_event, self.store_something, self.store_something, self.commit_something,
             self.coordinate_something, self.tick, self.tick,
         )  # fmt: skip
-        for _ in range(STEPS):
+        for _ in range(steps):
             chance = self.rng.random()
             if self.fault(0.004):
                 self.fail_something()
-            elif chance < 0.012:
+            elif self.origin is not None and self.durable and self.fault(0.03):
+                self.crash_driver()  # who takes over knows what the job has stored, and not where it began
+            elif chance < 0.014:
                 self.ask()
-            elif chance < 0.04:
+            elif chance < 0.017:
+                self.delete_savepoint()
+            elif chance < 0.045:
                 self.some_task_that_is_gone()
             else:
                 self.rng.choice(moves)()
@@ -775,7 +931,10 @@ class CheckpointWorld:
             self.fail_tasks(unheard)
             self.tell_stopped()
         self.tasks.clear()  # the job ends behind the last of them
+        retains = self.retention.retains(JobStatus[status]) or self.core.has_unpublished
         self.step_core(e.JobEnding(status))
+        if not done:
+            self.remove_leftovers()
         while self.storing or self.committing:
             self.store_something()
             self.commit_something()
@@ -783,28 +942,36 @@ class CheckpointWorld:
         assert not self.held, "events of coordinators are held for ever"
         if done and self.bounded and self.commits:
             for index in range(self.graph.vertices[-1].parallelism):
-                stopped = any(checkpoint.kind.stops for checkpoint in self.metadata.values())
+                stopped = any(checkpoint.kind.stops for checkpoint in self.own)
                 assert stopped or self.published.get(index, 0) == _limit(self.last_vertex), f"{self.published}: not all is published"
-        retains = self.retention.retains(JobStatus[status])
-        kept = [checkpoint for checkpoint in self.metadata.values() if not checkpoint.kind.is_savepoint]
+        kept = [checkpoint for checkpoint in self.own if not checkpoint.kind.is_savepoint]
         assert retains or not kept, "checkpoints were left"
         if not kept:
-            assert not any(uri.startswith("file:/chk/") for uri in self.files), "files were left"
+            assert not any(uri.startswith(f"file:/chk/{self.job_id}/") for uri in self.files), "files were left"
         needed = {uri for checkpoint in kept for uri in _uris(checkpoint)}
-        shared = {uri for uri in self.files if "/shared/" in uri}
+        shared = {uri for uri in self.files if f"/{self.job_id}/shared/" in uri}
         assert shared <= needed, f"left behind: {sorted(shared - needed)}"
 
     @property
     def has_lost_messages(self) -> bool:
         """Files that only a lost message has named are found by sweeping."""
-        return any(isinstance(event, e.TasksStopped) or event == DRIVER_DIES for _, event in self.log)
+        log = self.log[self.job_begun :]
+        return any(isinstance(event, e.TasksStopped) or event == DRIVER_DIES for _, event in log)
 
     def story(self) -> list[str]:
-        return [f"{now_ms:6} {entry if isinstance(entry, str) else _short(entry)}" for now_ms, entry in self.log[-120:]]
+        """Ticks on which nothing follows are left out."""
+        told = [
+            (now_ms, entry)
+            for (now_ms, entry), (_, following) in zip(self.log, [*self.log[1:], (0, None)])
+            if not (isinstance(entry, e.Tick) and isinstance(following, e.Tick))
+        ]
+        return [f"{now_ms:6} {entry if isinstance(entry, str) else _short(entry)}" for now_ms, entry in told[-120:]]
 
 
 def _short(event: Any) -> str:
-    text = repr(event).replace(JOB, "j")
+    text = repr(event)
+    for letter in JOBS:
+        text = text.replace(letter * 32, letter)
     return text if len(text) <= 160 else f"{text[:157]}..."
 
 

@@ -19,6 +19,7 @@ from flinkish.jobmanager.events import (
     StoreMetadata,
 )
 from flinkish.jobmanager.pending_checkpoint import PendingCheckpoint
+from flinkish.messages.checkpoints import CheckpointFailureReason, SnapshotKind
 from flinkish.state import redistribution
 from flinkish.state.redistribution import _runs, deal_out_keyed, key_group_range
 from tests.simulation.checkpoint_world import CheckpointWorld
@@ -171,6 +172,67 @@ class PublishesSavepoints(Unchecked):
         return effects
 
 
+class AbortsWhatSavepointsHave(Unchecked):
+    """When their tasks fail, though a new job may begin from the savepoint."""
+
+    def _remove_orphans(self):
+        self.committables.saved.clear()
+        return super()._remove_orphans()
+
+
+class ForgetsWhatSavepointsHave(Unchecked):
+    """So sinks remove it with what else is left when no task runs."""
+
+    def _remove_orphans(self):
+        effects = super()._remove_orphans()
+        self.committables.left_alone.clear()
+        return effects
+
+
+class SavepointsTakeWhatIsPublished(Unchecked):
+    """So that the next checkpoint does not publish it."""
+
+    def _stored(self, pending, error, now_ms):
+        effects = super()._stored(pending, error, now_ms)
+        if error is None and pending.kind is SnapshotKind.SAVEPOINT:
+            for key in pending.publishes & self.committables.prepared.keys():
+                del self.committables.prepared[key]
+        return effects
+
+
+class SavepointsSubsumeCheckpoints(Unchecked):
+    def _stored(self, pending, error, now_ms):
+        effects = super()._stored(pending, error, now_ms)
+        if error is None and pending.kind is SnapshotKind.SAVEPOINT:
+            for older in [known for known in self.pending.values() if known.checkpoint_id < pending.checkpoint_id]:
+                effects += self._give_up(older, CheckpointFailureReason.SUBSUMED, now_ms)
+        return effects
+
+
+class GoesOnFromSavepoints(Unchecked):
+    """Of a job that goes on: what came before the savepoint is not published yet."""
+
+    def _stored(self, pending, error, now_ms):
+        effects = super()._stored(pending, error, now_ms)
+        if error is None and pending.kind is SnapshotKind.SAVEPOINT:
+            effects += self.completed.add(pending.completed)
+        return effects
+
+
+class CountsSavepointsThatFail(Unchecked):
+    """As if they were checkpoints: too many fail the job."""
+
+    def _after_failure(self, pending, reason, failure, triggered, by_task):
+        return super()._after_failure(pending, reason, failure, triggered, True)
+
+
+class WaitsWithTheLastCheckpoint(Unchecked):
+    """Until a periodic one is due."""
+
+    def _checkpoint_is_due(self, now_ms):
+        return now_ms >= self.next_periodic_ms and super()._checkpoint_is_due(now_ms)
+
+
 class StoresTwoAtOnce(Unchecked):
     def _store_next(self, now_ms):
         effects = super()._store_next(now_ms)
@@ -268,6 +330,19 @@ class DiscardsTheNewest(CompletedCheckpoints):
 
     def check(self):
         pass
+
+
+class OwnsWhatAnotherJobHasLeft(CompletedCheckpoints):
+    def restore(self, checkpoint, owned):
+        super().restore(checkpoint, owned=True)
+
+
+class OwnsWhatItsCheckpointsReferTo(CompletedCheckpoints):
+    """Whoever takes the job over, which began from a checkpoint of another."""
+
+    def restore(self, checkpoint, owned):
+        self.claimed = True
+        super().restore(checkpoint, owned)
 
 
 class LeavesSharedFiles(CompletedCheckpoints):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from flinkish.jobmanager import restore_decision
 from flinkish.taskmanager.barrier_aligner import BarrierAligner, TakeSnapshot
 from flinkish.taskmanager.in_flight_collector import InFlightCollector
 from tests.simulation.unaligned_world import UnalignedWorld
@@ -112,6 +113,43 @@ class MixesUpTheOrder(InFlightCollector):
         super().channel_complete(checkpoint_id, channel_id)
 
 
+# ---- broken restores ----------------------------------------------------------------------------
+
+deal_out = restore_decision.deal_out_in_flight
+edge_of = restore_decision._edge_of
+
+
+def takes_senders_for_those_they_were(*arguments):
+    *others, _ = arguments
+    return deal_out(*others, True)
+
+
+def takes_the_target_for_unchanged(parts, edge_id, partitioner, pickle_partitioner, saved, declared, same_senders):
+    dealt = deal_out(parts, edge_id, partitioner, pickle_partitioner, saved, saved, same_senders)
+    return (dealt + [()] * declared[0])[: declared[0]]
+
+
+def takes_any_edge_between_two_vertices(job_graph, saved):
+    ends = saved.source_vertex, saved.target_vertex
+    return next(edge for edge in job_graph.edges if (edge.source_vertex_id, edge.target_vertex_id) == ends)
+
+
+def takes_edges_by_their_ids(job_graph, saved):
+    return next((edge for edge in job_graph.edges if edge.id == saved.edge_id), None)
+
+
+def guesses_which_edge_it_was(job_graph, saved):
+    return edge_of(job_graph, saved) or takes_any_edge_between_two_vertices(job_graph, saved)
+
+
+BROKEN_RESTORES = {
+    takes_senders_for_those_they_were: "deal_out_in_flight",
+    takes_the_target_for_unchanged: "deal_out_in_flight",
+    takes_any_edge_between_two_vertices: "_edge_of",
+    takes_edges_by_their_ids: "_edge_of",
+    guesses_which_edge_it_was: "_edge_of",
+}
+
 #: With the first seed to try: one a little before the first that finds it, so that the suite does not search.
 ALIGNERS = [
     (PersistsOneChannelTooFew, 0),
@@ -143,3 +181,9 @@ def test_an_aligner_that_is_broken_is_caught(broken, first_seed):
 def test_a_collector_that_is_broken_is_caught(broken, first_seed):
     seeds = range(first_seed, SEEDS_TO_CATCH)
     assert first_failure(lambda seed: UnalignedWorld(seed, collector=broken), seeds) is not None
+
+
+@pytest.mark.parametrize("broken", BROKEN_RESTORES, ids=lambda broken: broken.__name__)
+def test_a_restore_that_is_broken_is_caught(broken, monkeypatch):
+    monkeypatch.setattr(restore_decision, BROKEN_RESTORES[broken], broken)
+    assert first_failure(UnalignedWorld, range(SEEDS_TO_CATCH)) is not None

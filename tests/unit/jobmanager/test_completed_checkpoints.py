@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from flinkish.common.job_status import JobStatus
@@ -124,6 +126,18 @@ def test_what_is_not_owned_can_be_restored_from_and_is_never_discarded():
     assert complete(store, 8, "ac") == []
     assert complete(store, 9, "d") == [DiscardCheckpoint("j", "chk-8"), DiscardFiles("j", ("s/c",))]
     assert store.latest.checkpoint_id == 9
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_a_takeover_discards_what_its_job_refers_to_elsewhere_only_if_it_has_claimed_that(claimed):
+    store = CompletedCheckpoints("j", claimed=claimed)
+    own = checkpoint(8, "ab")  # their folder is s
+    store.restore(replace(own, location="o/j/chk-8"), owned=True)
+    gone = [DiscardFiles("j", ("s/a", "s/b"))] if claimed else []
+    assert complete(store, 9, "c") == [DiscardCheckpoint("j", "o/j/chk-8"), *gone]
+    store = CompletedCheckpoints("j", claimed=claimed)
+    store.restore(replace(own, location="s/chk-8"), owned=True)
+    assert complete(store, 9, "c") == [DiscardCheckpoint("j", "s/chk-8"), DiscardFiles("j", ("s/a", "s/b"))]
 
 
 def test_what_is_owned_is_subsumed_like_ones_own():

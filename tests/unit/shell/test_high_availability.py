@@ -307,6 +307,19 @@ def test_a_takeover_goes_on_from_the_record_whatever_the_settings_say(tmp_path):
     assert [checkpoint.checkpoint_id for checkpoint in coordinator.completed.retained] == [3, 4]
 
 
+def test_a_takeover_leaves_alone_what_its_job_began_from_unless_it_has_claimed_that(tmp_path):
+    record = JobRecord(JOB, "counting", "run-1", 2, (stored(tmp_path, 4).location,))
+    for path, mode, claims in (
+        ("/the/first", "CLAIM", True),
+        ("/the/first", "NO_CLAIM", False),
+        ("latest", "CLAIM", True),
+        ("latest", "NO_CLAIM", False),
+    ):
+        begun = {"execution.state-recovery.path": path, "execution.state-recovery.claim-mode": mode}
+        found = settings_by(tmp_path, record, **begun)
+        assert found.create_coordinator(job(settings(tmp_path))).completed.claimed == claims
+
+
 def test_a_takeover_after_a_stopping_savepoint_goes_on_from_it_and_leaves_it_alone(tmp_path):
     checkpoint, savepoint = stored(tmp_path, 3), stored(tmp_path, 4, SnapshotKind.SAVEPOINT_SUSPEND)
     record = JobRecord(JOB, "counting", "run-1", 2, (checkpoint.location, savepoint.location))
