@@ -405,7 +405,7 @@ class Task:
         if self._batch is None:
             element = self._next_element()
             if element is None:
-                self._records_due = False
+                self._records_given()
                 return _IDLE
             self._take(element)
             if self._batch is None or self.chain.calls.room <= 0:
@@ -446,12 +446,12 @@ class Task:
         for _ in generator:  # type: ignore[union-attr]
             return
         self._suspended = None
-        if self._orders or self._held or self._hurries:
+        if self._orders or self._held or self._mail or self._hurries:
             self._attention = True
 
     def _run_slice(self, left_ns: int) -> None:
         batch, start = self._batch, self._batch_at
-        self._records_due = False
+        self._records_given()
         columns = type(batch) is ColumnBatch
         if columns:
             count = self._slice_rows
@@ -596,7 +596,7 @@ class Task:
                 self._read(mail)
         if self._hurries and self._suspended is None and not (self._orders or self._held or self._barriers_queued):
             self._hurries, self.chain.overdraft = False, 0
-        self._attention = bool(self._mail)
+        self._attention = False
 
     def _comes_behind_records(self, mail: Mail) -> bool:
         """Between two barriers a source gives some records, as in Flink: else nothing but checkpoints would come of several
@@ -604,6 +604,12 @@ class Task:
         if not self._records_due or self._halted or self._at_end or self._ending:
             return False
         return isinstance(mail, CheckpointBarrier)
+
+    def _records_given(self) -> None:
+        """Or there are none now."""
+        if self._records_due:
+            self._records_due = False
+            self._attention = self._attention or bool(self._mail)
 
     def _is_of_source(self, operator_id: str) -> bool:
         return self.source is not None and self.source.operator_id == operator_id

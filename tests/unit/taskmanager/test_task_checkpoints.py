@@ -133,6 +133,20 @@ def test_records_come_between_two_barriers_of_a_source():
     assert all(between[1:-1]) and len(between) == 5, seen
 
 
+def test_a_barrier_that_waits_for_records_asks_for_no_turns_while_there_is_no_room_for_them():
+    world = World(*never_ending([RowBatch([1])]))
+    task = world.tasks["source"]
+    has_room = task._has_room
+    task._has_room = lambda: ("snapshot", 1) not in world.seen("source") and has_room()
+    world.trigger(1)
+    world.trigger(2)
+    task.run_turn(10**9)
+    assert ("snapshot", 1) in world.seen("source") and not task.wants_turn()
+    task._has_room = has_room
+    world.run()
+    assert ("snapshot", 2) in world.seen("source")
+
+
 def test_acknowledgements_leave_in_the_order_of_ids():
     world = World(*never_ending([RowBatch([1])]))
     world.trigger(1)
