@@ -20,7 +20,6 @@ Executors read and write the files themselves, so they must reach the folder.  C
 from __future__ import annotations
 
 import pickle
-import sys
 from typing import Any, Iterator, Mapping, Optional
 
 import cloudpickle
@@ -30,7 +29,7 @@ import pyarrow.compute as pc
 from flinkish.common.arguments import check_argument
 from flinkish.common.file_system import absolute_uri
 from flinkish.errors import InvalidJobError, UnsupportedSparkError
-from flinkish.graph.chain_pickling import main_module_classes, unpickle_main_classes
+from flinkish.graph.chain_pickling import install_main_classes, main_module_classes, unpickle_main_classes
 from flinkish.state_processor.columns import is_made_text, made_text
 from flinkish.state_processor.savepoint_reader import (
     COLUMNS,
@@ -199,8 +198,7 @@ def write_savepoint(
 
 def _arrived(main_classes: bytes, files: bytes) -> SubtaskFiles:
     """In a task: with the classes of the driver's ``__main__``, by whose names objects are saved."""
-    for name, cls in unpickle_main_classes(main_classes, "of Spark")[0].items():
-        setattr(sys.modules["__main__"], name, cls)
+    install_main_classes(unpickle_main_classes(main_classes, "of Spark")[0])
     return pickle.loads(files)
 
 

@@ -43,6 +43,11 @@ def is_told_by_name(kind: type) -> bool:
     )
 
 
+def member_names(kind: Any) -> tuple[str, ...]:
+    """Of an Enum without aliases, whatever it shows as ``name`` and gives as an iterator."""
+    return tuple(dict.fromkeys(member._name_ for member in kind.__members__.values()))
+
+
 def default_maker(field: dataclasses.Field) -> Optional[Callable[[], Any]]:
     """Makes the default of a dataclass's field; None: it has none.
 

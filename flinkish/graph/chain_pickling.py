@@ -10,10 +10,11 @@ import dataclasses
 import functools
 import io
 import pickle
+import pkgutil
 import sys
 import types
 import typing
-from typing import Any, Optional
+from typing import Any, Mapping, Optional
 
 import cloudpickle
 
@@ -75,7 +76,8 @@ class _Pickler(cloudpickle.Pickler):
     """cloudpickle that stops at Spark's driver objects, and keeps what some of its versions lose: the file
     name of code (they write "<dynamic-code>", and then the user's traceback shows neither file nor line),
     the slots of a class (its objects then pickle in another form than those of the driver), the qualified
-    name of a class (one nested in another is then found nowhere, so that it cannot be state), and that
+    name of a class (one nested in another is then found nowhere, so that it cannot be state), the aliases of
+    an Enum's members, and that
     ``dataclasses.MISSING`` is one object (libraries ask with ``is`` whether a field has a default).  What
     would go by its name in ``__main__``, which the slot does not have, goes by value too: functions with
     a ``functools.cache``, which comes empty, and ``typing.NewType``."""
@@ -105,7 +107,18 @@ class _Pickler(cloudpickle.Pickler):
             # A NamedTuple makes its own, which are empty, and refuses to be given any.
             if "__slots__" in vars(obj) and not issubclass(obj, tuple):
                 body.setdefault("__slots__", obj.__slots__)
+        if isinstance(reduced, tuple) and getattr(reduced[0], "__name__", "") == "_make_skeleton_enum":
+            return _with_aliases(obj, reduced)
         return reduced
+
+
+def _with_aliases(cls: Any, reduced: tuple) -> tuple:
+    """An Enum's members with those that have another name too, which go as attributes of the class else: then they are no
+    members, or the class cannot be made."""
+    make, arguments, (attributes, slots), *more = reduced
+    members = {name: member._value_ for name, member in cls.__members__.items()}
+    attributes = {name: value for name, value in attributes.items() if name not in members}
+    return make, (*arguments[:3], members, *arguments[4:]), (attributes, slots), *more
 
 
 def _name_in_module(cls: type) -> str:
@@ -185,18 +198,30 @@ def pickle_partitioner(partitioner: StreamPartitioner) -> bytes:
     return _dumps(partitioner)
 
 
-def main_module_classes() -> bytes:
-    """cloudpickle of ``{name: class}`` that ``__main__`` of this process defines.
+@dataclasses.dataclass(frozen=True)
+class ImportedClass:
+    """A class that ``__main__`` has imported: where it is."""
 
-    The slot puts them into its own ``__main__``, so that records of these classes pickle there.
+    module: str
+    qualname: str
+
+    def find(self) -> Any:
+        return pkgutil.resolve_name(f"{self.module}:{self.qualname}")
+
+
+def main_module_classes() -> bytes:
+    """cloudpickle of ``{name: class}`` that ``__main__`` of this process defines, and of its `ImportedClass`es: state of
+    a class that has moved from the script to a module has the name of the script.
+
+    The slot puts them into its own ``__main__`` (`install_main_classes`), so that records of these classes pickle there.
     cloudpickle gives a class that comes in several pickles one identity in the receiver.  A class
     that does not pickle is left out: a function that uses it is refused by ``pickle_chains``.
     """
     main = sys.modules["__main__"]
     found = {
-        name: value
+        name: value if value.__module__ == "__main__" else ImportedClass(value.__module__, value.__qualname__)
         for name, value in list(vars(main).items())
-        if isinstance(value, type) and value.__module__ == "__main__"
+        if isinstance(value, type)
     }
     try:
         return _dumps(found)
@@ -341,6 +366,23 @@ def unpickle_main_classes(data: bytes, slot_id: str) -> tuple[dict[str, type], d
     failures = {name: _unreadable_failure(value) for name, value in found.items()}
     good = {name: value for name, value in found.items() if failures[name] is None}
     return good, {name: str(failure) for name, failure in failures.items() if failure is not None}
+
+
+def install_main_classes(classes: Mapping[str, Any]) -> None:
+    """Put them into ``__main__`` of this process; what was imported there is imported here when it is asked for, because
+    importing runs the user's code."""
+    main: Any = sys.modules["__main__"]
+    imported = {name: value for name, value in classes.items() if isinstance(value, ImportedClass)}
+    for name, value in classes.items():
+        if name not in imported:
+            setattr(main, name, value)
+
+    def find(name: str) -> Any:
+        if name not in imported:
+            raise AttributeError(f"module '__main__' has no attribute {name!r}")
+        return imported[name].find()
+
+    main.__getattr__ = find
 
 
 def _unread(data: bytes, task: str, error: BaseException) -> UnpicklableFunctionError:

@@ -44,7 +44,7 @@ from flinkish.errors import (
     SlotLostError,
     UnpicklableFunctionError,
 )
-from flinkish.graph.chain_pickling import unpickle_main_classes
+from flinkish.graph.chain_pickling import install_main_classes, unpickle_main_classes
 from flinkish.messages.checkpoints import (
     CheckpointAborted,
     CheckpointComplete,
@@ -536,10 +536,8 @@ class SlotProcess:
     def _install_main_classes(self, pickled: bytes) -> None:
         """Classes of the driver's `__main__` become those of ours, so that records of them pickle."""
         if pickled:
-            main = sys.modules["__main__"]
             classes, left_out = unpickle_main_classes(pickled, self.slot_id)
-            for name, value in classes.items():
-                setattr(main, name, value)
+            install_main_classes(classes)
             for name, why in left_out.items():
                 log.warning("class of __main__ cannot be read slot=%s class=%s reason=%r", self.slot_id, name, why)
 

@@ -17,6 +17,7 @@ import enum
 import pkgutil
 from typing import Any, Iterable, Optional
 
+from flinkish.common.plain_classes import member_names
 from flinkish.errors import StateMigrationError
 from flinkish.state.canonical_key import dataclass_plan
 from flinkish.state.declared_types import DeclaredType
@@ -103,7 +104,7 @@ def _layout_of(cls: Any) -> Optional[RecordLayout]:
     if issubclass(cls, enum.Enum):
         if cls.__eq__ is not object.__eq__:  # a str or an int, whose keys are its values
             return None
-        kind, fields = ("flag", ()) if issubclass(cls, enum.Flag) else ("enum", tuple(member.name for member in cls))
+        kind, fields = ("flag", ()) if issubclass(cls, enum.Flag) else ("enum", member_names(cls))
         return RecordLayout(kind, *name, fields)
     if issubclass(cls, tuple):
         fields = getattr(cls, "_fields", None)

@@ -83,10 +83,10 @@ def _encode(key: Any, out: bytearray) -> None:
         _encode_timedelta(key, out)
     elif isinstance(key, enum.Flag):
         _encode_class(b"G", type(key), out)
-        _encode_int(key.value, out)
+        _encode_int(key._value_, out)
     elif isinstance(key, enum.Enum):
         _encode_class(b"E", type(key), out)
-        _encode_str(key.name, out)
+        _encode_str(key._name_, out)
     elif isinstance(key, Row):
         names = key.get_field_names()
         out += b"R"

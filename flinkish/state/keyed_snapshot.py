@@ -23,7 +23,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import json
-import pickle
 import struct
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Callable, Iterable, Iterator, Mapping, Optional, Union
@@ -356,9 +355,6 @@ def _runs(blocks: list[_Block]) -> Iterator[list[_Block]]:
         yield run
 
 
-_UNDECODABLE = (pickle.UnpicklingError, EOFError, IndexError, KeyError, ValueError, pa.ArrowException, OSError)
-
-
 class KeyedSnapshotReader:
     """Reads one file.
 
@@ -445,12 +441,8 @@ class KeyedSnapshotReader:
                 data = self._codec.decompress(data, block.raw_bytes, asbytes=True)
             present, counts, namespaces, keys, values = layouts.loads(data)
             groups = np.repeat(np.frombuffer(present, dtype="<i4"), np.frombuffer(counts, dtype="<i4"))
-            found = EntryBlock(
-                groups,
-                decode_column(keys, layouts),
-                decode_column(values, layouts),
-                None if namespaces is None else decode_column(namespaces, layouts),
-            )
+            columns = [column and self._decoded(column) for column in (keys, values, namespaces)]
+            found = EntryBlock(groups, *columns)
             sizes = {len(found.groups), len(found.keys), len(found.values), block.entries}
             if found.namespaces is not None:
                 sizes.add(len(found.namespaces))
@@ -459,14 +451,20 @@ class KeyedSnapshotReader:
             return found
         except StateMigrationError:
             raise
-        except _UNDECODABLE as error:
+        except Exception as error:  # a class that raises is refused by the reader
             why = f"the block of {block.length} bytes cannot be decoded: {type(error).__name__}: {error}"
             raise self._corrupt(block.offset, why) from error
-        except Exception as error:  # unpickling runs code of the values' classes, which may raise anything
-            raise layouts.refusal(
+
+    def _decoded(self, column: tuple) -> list:
+        try:
+            return decode_column(column, self._layouts)
+        except StateMigrationError:
+            raise
+        except Exception as error:  # the checksum was right: it is code of the values' classes that raises
+            raise self._layouts.refusal(
                 f"its values cannot be made: {type(error).__name__}: {error}",
-                "the class of a value raised when the value was unpickled",
-                "correct the class (its __setstate__, __new__ or what it imports)",
+                "the class of a key raised when a dict was made of its entries",
+                "correct the class (its __hash__ and __eq__, or what they need)",
             ) from error
 
     @staticmethod

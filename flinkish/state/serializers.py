@@ -51,7 +51,7 @@ from typing import Any, Callable, Iterable, Iterator, Optional, Sequence
 
 import cloudpickle
 
-from flinkish.common.plain_classes import default_maker, is_made_plainly, is_plain, is_told_by_name, own_pickling
+from flinkish.common.plain_classes import default_maker, is_made_plainly, is_plain, is_told_by_name, member_names, own_pickling
 from flinkish.common.types import Row, RowKind
 from flinkish.common.user_traceback import message_of
 from flinkish.errors import InternalError, StateMigrationError
@@ -216,7 +216,7 @@ class LayoutWriter:
     def _number_of_enum(self, cls: Any) -> int:
         number = self._numbers.get((cls,))
         if number is None:
-            layout = RecordLayout("enum", cls.__module__, cls.__qualname__, tuple(member.name for member in cls))
+            layout = RecordLayout("enum", cls.__module__, cls.__qualname__, member_names(cls))
             number = self._numbers[(cls,)] = self._add(layout, cls)
         return number
 
@@ -247,7 +247,7 @@ class LayoutWriter:
             return restore_row, (obj._fields, obj._values, obj._row_kind.value)
         form = self.form_of(cls)
         if form is None:
-            return (restore_member, (self._number_of_enum(cls), obj.name)) if is_told_by_name(cls) else NotImplemented
+            return (restore_member, (self._number_of_enum(cls), obj._name_)) if is_told_by_name(cls) else NotImplemented
         if form.kind == "namedtuple":
             return restore_tuple, (self.number(form), tuple(obj))
         values = form.values(obj)
@@ -415,6 +415,13 @@ class LayoutReader:
         try:
             return find_class(module, name)
         except (ImportError, AttributeError) as error:
+            if isinstance(error, ImportError) and not f"{module}.".startswith(f"{error.name}."):
+                raise self.refusal(
+                    f"{module}.{name} cannot be imported",
+                    f"its values have the class {module}.{name}, and importing {module} raised "
+                    f"{type(error).__name__}: {error}",
+                    "install what is missing, or correct the module",
+                ) from error
             raise self.refusal(
                 f"{module}.{name} is gone",
                 f"its values have the class {module}.{name}, which the program does not have ({error})",

@@ -170,8 +170,8 @@ def _jsonable(value: Any) -> Any:
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, (decimal.Decimal, uuid.UUID)):
         return str(value)
-    if isinstance(value, enum.Enum) and value.name is not None:
-        return value.name
+    if isinstance(value, enum.Enum) and value._name_ is not None:
+        return value._name_
     if isinstance(value, (datetime.datetime, datetime.date, datetime.time)):
         return value.isoformat()
     if isinstance(value, Instant):

@@ -7,7 +7,7 @@ annotation says what the job has instead: a dataclass, a NamedTuple, an Enum, ``
     dataclass, NamedTuple       of a struct by field name, of a dict or text that is a JSON object too; the struct has
                                 all fields and no others, those with ``init=False`` it may have
     NamedTuple, tuple           of a struct or list also by position
-    Enum                        of the member's name; one that is a str or a number, of its value too
+    Enum                        of the member's name; one that is a str or a number, of its value too; a Flag of A|B
     list, set, frozenset, dict  of a list or map
     date, time, datetime, Decimal, UUID, bytes    also of their text in the rows; numbers where all the value is text
     Any, what names no type     as it is
@@ -23,7 +23,9 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import functools
 import json
+import operator
 import types
 import typing
 import uuid
@@ -309,14 +311,19 @@ def _member_of(cls: Any) -> Maker:
     by_name |= {f"<{cls.__module__}.{cls.__qualname__} {member.value!r}>": member for member in cls}
     by_value = {member.value: member for member in cls if isinstance(member, (str, int, float))}
 
+    def find(name: Any) -> Any:
+        found = by_value.get(name, by_name.get(name))
+        if found is None and issubclass(cls, enum.Flag) and isinstance(name, str):
+            parts = [by_name.get(part) for part in name.split("|")]
+            found = None if None in parts else functools.reduce(operator.or_, parts)
+        return found
+
     def make(value: Any) -> Any:
         if isinstance(value, cls):
             return value
         for candidate in (value, _of_json(value)):
-            if isinstance(candidate, (str, int, float)):
-                found = by_value.get(candidate, by_name.get(candidate))
-                if found is not None:
-                    return found
+            if isinstance(candidate, (str, int, float)) and (found := find(candidate)) is not None:
+                return found
         raise ValueError(f"it is {_shown(value)}, and the members of {cls.__name__} are {', '.join(cls.__members__)}")
 
     return make

@@ -79,7 +79,7 @@ from flinkish.taskmanager.in_flight_collector import InFlightCollector
 from flinkish.taskmanager.input_channel import InputChannel
 from flinkish.taskmanager.input_gate import InputGate
 from flinkish.taskmanager.record_writer import ChannelWriter
-from flinkish.taskmanager.source_input import POLL_RECORDS_MAX, POLL_ROWS_MAX, SourceInput
+from flinkish.taskmanager.source_input import POLL_ROWS_MAX, SourceInput
 from flinkish.taskmanager.task_failure import as_failure
 from flinkish.taskmanager.watermark_report import WatermarkReporter
 
@@ -392,6 +392,7 @@ class Task:
         if self._halted:
             return _ENDED if self._draining else _IDLE
         if not self._has_room():
+            self._records_given()
             return _BLOCKED
         if self._suspended is not None:
             self._resume()
@@ -504,7 +505,7 @@ class Task:
     def _next_element(self) -> Any:
         gates = self.gates
         if self._input is not None:  # a barrier waits for what slow functions make of the records
-            records_max = 2 * self._slice_limit if self._last_cost_ns < float("inf") else POLL_RECORDS_MAX
+            records_max = 2 * self._slice_limit
             calls_room = self.chain.calls.room
             return self._input.next_element(self._room, min(records_max, calls_room), self._at_end or calls_room <= 0)
         try:
@@ -599,14 +600,14 @@ class Task:
         self._attention = False
 
     def _comes_behind_records(self, mail: Mail) -> bool:
-        """Between two barriers a source gives some records, as in Flink: else nothing but checkpoints would come of several
-        at once whose snapshots take longer than their interval."""
+        """Between two barriers a source gives some records, if it has any and there is room for them, as in Flink: else
+        nothing but checkpoints would come of several at once whose snapshots take longer than their interval."""
         if not self._records_due or self._halted or self._at_end or self._ending:
             return False
         return isinstance(mail, CheckpointBarrier)
 
     def _records_given(self) -> None:
-        """Or there are none now."""
+        """Or none can be, now."""
         if self._records_due:
             self._records_due = False
             self._attention = self._attention or bool(self._mail)

@@ -39,6 +39,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Union
 import cloudpickle
 
 from flinkish.common.configuration import Configuration
+from flinkish.common import options as config
 from flinkish.common.options import CHECKPOINT_DIRECTORY, CHECKPOINTING_INTERVAL, EXECUTION_RUNTIME_MODE
 from flinkish.common.time import TimeLike, to_milliseconds
 from flinkish.common.watermark_strategy import WatermarkStrategy
@@ -386,7 +387,8 @@ class StreamTestHarness:
         deployments = build_deployments(job, 0, [_SLOT] * (width * groups), pickle_chains(job))
         tasks = deployments[_SLOT]
         if snapshot is not None:
-            refusal = decide_restore(job, snapshot).refusal(self._allow_non_restored_state)
+            ignores = config.read(job.configuration, config.STATE_RECOVERY_IGNORE_UNCLAIMED)
+            refusal = decide_restore(job, snapshot).refusal(ignores or self._allow_non_restored_state)
             if refusal is not None:
                 raise refusal
             dealt = deal_out_checkpoint(job, snapshot)

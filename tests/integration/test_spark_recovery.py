@@ -120,8 +120,8 @@ class Faults:
 CAUSES = {
     "hang": "(execution.checkpointing.timeout)",
     "kill_slot": "SIGKILL",
-    "kill_worker": "its supervisor on ",
-    "kill_executor": "its supervisor on ",
+    "kill_worker": "its supervisor ",  # the slot says that it is gone, or the driver where it was
+    "kill_executor": "its supervisor ",
     "stop_slot": "",  # the checkpoint that it keeps from its end, or the supervisor that kills it: who is first
     "stop_worker": "no heartbeat",
 }

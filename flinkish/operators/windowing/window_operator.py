@@ -134,12 +134,17 @@ class WindowOperator(WindowOperatorBase):
     def _change_lateness(self) -> None:
         """Restored windows go by the lateness of the program; those whose time is over by it go now."""
         timers = self._cleanup_timers
-        for time, (namespace, key) in list(timers.timers()):
+        known = list(timers.timers())
+        waiting = set(known)  # to fire, or to go
+        for time, (namespace, key) in known:
             end = self.namespaces.last_instant(namespace)
             if time != end + self.saved_lateness_ms:
                 continue
             if end + self.lateness_ms > self.current_watermark:
-                timers.register(min(end + self.lateness_ms, MAX_WATERMARK_MS), (namespace, key))
+                cleanup_time = min(end + self.lateness_ms, MAX_WATERMARK_MS)
+                if cleanup_time == end and (end, (namespace, key)) not in waiting:
+                    cleanup_time += 1  # it has fired: event time has begun anew, and does not fire it again
+                timers.register(cleanup_time, (namespace, key))
                 continue
             state_window = namespace
             if self.merging is not None:
@@ -393,7 +398,7 @@ class WindowOperator(WindowOperatorBase):
                     yield from self._emit(key, window, entry)
                 if result in _PURGES:
                     self.contents.table.pop(entry, None)
-            if event_time is self.event_time and time == self._cleanup_time(window):
+            if event_time is self.event_time and time >= self._cleanup_time(window):
                 self._clean_up(key, window, namespace, entry, about)
 
     def _check_result(self, result: Any, method: str) -> None:

@@ -10,15 +10,22 @@ import subprocess
 import sys
 import threading
 import types
+import weakref
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
 from flinkish.common.watermark_strategy import WatermarkStrategy
 from flinkish.datastream import StreamExecutionEnvironment
 from flinkish.datastream import partitioners as p
 from flinkish.errors import UnpicklableFunctionError
-from flinkish.graph.chain_pickling import pickle_chains, unpickle_main_classes
+from flinkish.graph.chain_pickling import (
+    install_main_classes,
+    main_module_classes,
+    pickle_chains,
+    unpickle_main_classes,
+)
 from flinkish.graph.job_graph_generator import create_job_graph
 from flinkish.graph.stream_graph_generator import StreamGraphGenerator
 from tests.unit.graph.programs import keyed, map_, partition, reduce_, sink, source
@@ -494,3 +501,29 @@ def test_of_the_main_modules_classes_those_that_cannot_be_read_are_left_out():
     with pytest.raises(UnpicklableFunctionError) as caught:
         unpickle_main_classes(b"no pickle", "s0")
     assert "__main__" in caught.value.what and caught.value.where == "slot s0"
+
+
+def test_what_main_has_imported_is_found_in_the_slots_main_when_it_is_asked_for(monkeypatch, tmp_path):
+    (tmp_path / "moved_away.py").write_text("class Visit: pass")
+    monkeypatch.syspath_prepend(tmp_path)
+    driver, slot = types.ModuleType("__main__"), types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", driver)
+    exec("from moved_away import Visit", driver.__dict__)
+    data = main_module_classes()
+    monkeypatch.delitem(sys.modules, "moved_away")
+    monkeypatch.setitem(sys.modules, "__main__", slot)
+    classes, left_out = unpickle_main_classes(data, "s")
+    install_main_classes(classes)
+    assert not left_out and "moved_away" not in sys.modules
+    assert slot.Visit.__module__ == "moved_away" and not hasattr(slot, "Other")
+
+
+def test_an_enum_of_main_keeps_the_aliases_of_its_members(monkeypatch):
+    main = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    exec("import enum\nclass Kind(enum.Enum):\n    A = 1\n    B = 2\n    OLD = B\n    def shown(self): return 1", main.__dict__)
+    data = main_module_classes()
+    monkeypatch.setattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", weakref.WeakValueDictionary())
+    kind = unpickle_main_classes(data, "s")[0]["Kind"]
+    assert kind is not main.Kind and list(kind.__members__) == ["A", "B", "OLD"]
+    assert kind.OLD is kind.B and kind.A.shown() == 1

@@ -6,7 +6,12 @@ from flinkish.common.time import Time
 from flinkish.common.watermark_strategy import WatermarkStrategy
 from flinkish.datastream import functions as f
 from flinkish.datastream.data_stream import DataStream
-from flinkish.datastream.window import EventTimeSessionWindows, SlidingEventTimeWindows, TumblingEventTimeWindows
+from flinkish.datastream.window import (
+    EventTimeSessionWindows,
+    EventTimeTrigger,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+)
 from flinkish.messages.elements import MAX_WATERMARK_MS
 from flinkish.testing.stream_test_harness import StreamTestHarness
 
@@ -109,6 +114,39 @@ def test_a_kept_window_that_has_fired_fires_again_only_for_keys_with_new_records
                 harness.process_watermark(MAX_WATERMARK_MS)
                 harness.process_watermark(MAX_WATERMARK_MS, 1)
                 assert values(harness) == [f"k {101 if kind == 'session' else 100} c"]
+
+
+class Own(EventTimeTrigger):
+    """Windows with a trigger of the user's go by timers."""
+
+
+@BACKENDS
+@pytest.mark.parametrize("kind", ["tumbling", "session", "trigger"])
+def test_a_window_that_has_fired_does_not_fire_again_where_the_program_has_no_lateness_any_more(kind, backend):
+    def build(lateness):
+        def of(streams):
+            first, *others = streams
+            keyed = (first.union(*others) if others else first).key_by(lambda record: record[0])
+            windowed = keyed.window(ASSIGNERS["tumbling" if kind == "trigger" else kind])
+            windowed = windowed.trigger(Own()) if kind == "trigger" else windowed
+            return windowed.allowed_lateness(lateness).process(Text()).uid("windows")
+
+        return of
+
+    with StreamTestHarness(one(build(40)), backend) as harness:
+        feed(harness, 0, ("k", "a", 1), ("l", "b", 1), ("k", "c", 101))
+        harness.process_watermark(30)
+        assert len(values(harness)) == 2
+        snapshot = harness.snapshot()
+    with StreamTestHarness.restore(two(build(0)), snapshot, state_backend=backend) as harness:
+        feed(harness, 1, ("l", "x", 2))
+        harness.process_watermark(30)
+        harness.process_watermark(30, 1)
+        assert values(harness) == [f"l {1 if kind == 'session' else 0} bx"]
+        harness.process_watermark(900)
+        harness.process_watermark(900, 1)
+        assert values(harness) == [f"k {101 if kind == 'session' else 100} c"]
+        assert harness.num_keyed_state_entries() == 0
 
 
 @BACKENDS

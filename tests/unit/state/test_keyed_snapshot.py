@@ -719,6 +719,18 @@ def test_a_member_of_an_enum_is_found_by_its_name_or_by_that_of_its_alias(module
     assert [values_of(part)["k"] for part in data] == [[found], found, {found: (found, 1)}]
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        "    @property\n    def name(self):\n        return self._name_.title()",
+        "    @property\n    def value(self):\n        return str(self._value_)",
+    ],
+)
+def test_members_of_an_enum_that_shows_them_otherwise_are_found_by_their_own_names(module, more):
+    kind = module(_ENUM + "    A = 1\n    B = 2\n" + more).Kind
+    assert values_of(snapshot([kind.A, "k"], [kind.B, [kind.A]])) == {kind.A: kind.B, "k": [kind.A]}
+
+
 def test_an_enum_without_the_member_or_that_is_none_any_more_is_refused(module):
     data = snapshot(["k"], [module(_ENUM + "    A = 1\n    B = 2").Kind.B])
     for new, why in (("    A = 1", "has now (A)"), ("    pass\nKind = 3", "is none any more")):
@@ -752,6 +764,12 @@ _RAISING = {
         "@dataclass\nclass Own:\n    a: int",
         "program_of_test.Own has no hash any more",
         "__hash__ of program_of_test.Own raised when a value was unpickled: TypeError: unhashable type: 'Own'",
+    ),
+    "__hash__ of a dict's keys": (
+        "@dataclass(frozen=True)\nclass Own:\n    a: int\ndef make(): return {Own(1): 3}",
+        "@dataclass(frozen=True)\nclass Own:\n    a: int\n    def __hash__(self): raise ValueError('nohash')",
+        "its values cannot be made: ValueError: nohash",
+        "the class of a key raised when a dict was made of its entries",
     ),
     "a dict of one's own": (
         "class Own(dict): pass\ndef make(): return Own(a=1)",

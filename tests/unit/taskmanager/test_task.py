@@ -236,7 +236,7 @@ def test_a_source_is_polled_for_what_fits_and_not_without_room():
     for _ in range(300):
         world.slot.run_round()
     rooms = world.log.chains["source", 0].source.rooms
-    assert rooms[0] == 64 and max(rooms) <= 2048
+    assert rooms[0] == 2 and 64 <= max(rooms) <= 2048  # what a record costs is not known at first
     polled = len(rooms)
     for _ in range(10):
         world.slot.run_round()
