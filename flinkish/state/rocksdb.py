@@ -494,7 +494,10 @@ class RocksDBKeyedStateBackend(HeapKeyedStateBackend):
                 for contents in table.values():
                     contents.family = table.family
         self._clip(restorer.key_groups)
-        if self._materialiser is not None and restorer.is_stored_in(self._materialiser.shared_location):
+        # The stored files are not clipped: of key groups that come from another handle, whatever its form, they may
+        # have entries of before, which would come back with them.
+        is_all = restorer.key_groups == self.key_groups
+        if is_all and self._materialiser is not None and restorer.is_stored_in(self._materialiser.shared_location):
             self._base = self._stored = restorer.base
         self._whole = self._records_changes = self._base is not None
         for name, entries in restorer.written():

@@ -334,6 +334,31 @@ def test_what_was_deleted_stays_deleted_through_a_full_snapshot_and_the_heap(mak
     assert contents(from_canonical(canonical(middle), make())) == expected(keys=range(1, 60, 2))
 
 
+@pytest.mark.parametrize("canonical_first", [True, False])
+def test_what_one_half_has_deleted_does_not_come_back_from_the_files_of_the_other(make, materialiser, canonical_first):
+    """Of two that were restored from the same files, one has deleted its entries and saved itself without files, the
+    other still refers to them."""
+    files = incremental(with_base(make(materialiser), materialiser))
+    kept, emptied = [make(materialiser, half) for half in HALVES]
+    for part in kept, emptied:
+        part.restore_incremental(replace(files, key_groups=part.key_groups), opener(materialiser))
+    for table in emptied.tables.values():
+        table.clear()
+    whole = make(materialiser)
+    if canonical_first:
+        from_canonical(canonical(emptied, HALVES[1]), whole)
+    whole.restore_incremental(incremental(kept), opener(materialiser))
+    if not canonical_first:
+        from_canonical(canonical(emptied, HALVES[1]), whole)
+    assert contents(whole) == contents(kept)
+    whole.between_batches()
+    materialiser.run_all()
+    assert whole.can_give_changes
+    again = make(materialiser)
+    again.restore_incremental(incremental(whole), opener(materialiser))
+    assert contents(again) == contents(kept)
+
+
 # ---- refusals -----------------------------------------------------------------------------------
 
 
