@@ -61,7 +61,7 @@ def checkpoint_settings(
     Raises:
         InvalidJobError: settings that cannot work.
         StateMigrationError: the program cannot go on from the checkpoint that the settings name.
-        CheckpointStorageError: that one cannot be read.
+        CheckpointStorageError: that one cannot be read, or the folder for new ones cannot be reached.
     """
     configuration = job_graph.configuration
     unaligned = _unaligned(job_graph)
@@ -75,6 +75,8 @@ def checkpoint_settings(
     if record is not None and record.checkpoints:
         restored, owned, retained = _restored_by_record(job_graph, record)
     else:
+        if directory != JOB_MANAGER_STORAGE:  # else the job would restart for ever
+            CheckpointStorage(directory, configuration).require()
         restored, owned = _find_restored(job_graph, directory)
         if restored is not None and owned and options.read(configuration, options.STATE_RECOVERY_PATH) == LATEST:
             retained, unfinished = _left_beside(restored, job_graph)

@@ -196,6 +196,14 @@ class CheckpointStorage:
         path = self._path(location)
         self._attempt("create", path, lambda: self._fs.create_dir(path, recursive=True))
 
+    def require(self) -> None:
+        """Raises: CheckpointStorageError: the folder is on a local disk and cannot be made, or its server does not answer
+        or refuses to."""
+        if isinstance(self._fs, fs.LocalFileSystem):
+            self.create_folder(self.directory)
+        else:
+            self._attempt("look", self._base, lambda: self._fs.get_file_info(self._base))
+
     # ---- files ----------------------------------------------------------------------------------
 
     def create_file(self, location: str) -> SnapshotStream:
@@ -340,7 +348,7 @@ class CheckpointStorage:
         path = f"{folder}/{METADATA}"
         info = self._attempt("read", path, lambda: system.get_file_info([path, folder]))
         if info[0].type != fs.FileType.File:
-            why = "the folder has no _metadata: it was not completed"
+            why = "the folder has no _metadata: it was not completed, or is being deleted"
             if info[1].type == fs.FileType.NotFound:
                 why = "there is no such folder"
             raise CorruptSnapshotError(
@@ -362,7 +370,15 @@ class CheckpointStorage:
             with system.open_input_file(path) as source:
                 return source.read()
 
-        return decode_metadata(self._attempt("read", path, read), location)
+        try:
+            data = self._attempt("read", path, read)
+        except CheckpointStorageError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            raise CorruptSnapshotError(
+                "could not find a checkpoint", where=location, why="it has just been deleted", completed=False
+            ) from error
+        return decode_metadata(data, location)
 
     def job_ids(self) -> list[str]:
         """Jobs that have a folder here, sorted."""

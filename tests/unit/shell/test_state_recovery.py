@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from flinkish.datastream import StreamExecutionEnvironment
-from flinkish.errors import CorruptSnapshotError, InvalidJobError
+from flinkish.errors import CheckpointStorageError, CorruptSnapshotError, InvalidJobError
 from flinkish.graph.job_graph_generator import create_job_graph
 from flinkish.jobmanager.completed_checkpoints import CheckpointRetention
 from flinkish.messages.checkpoints import JOB_MANAGER_STORAGE, CompletedCheckpoint, SnapshotKind
@@ -64,6 +64,12 @@ def test_the_settings_of_checkpoints_reach_the_coordinator(tmp_path):
 def test_files_without_a_folder_are_refused():
     with pytest.raises(InvalidJobError, match="execution.checkpointing.dir is not set"):
         settings_of({"execution.checkpointing.storage": "filesystem"})
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_the_job_begins(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointStorageError, match="could not create in the checkpoint storage"):
+        settings_of({"execution.checkpointing.dir": str(tmp_path / "file" / "folder")})
 
 
 def test_latest_is_the_newest_complete_checkpoint_of_a_job_with_that_name(tmp_path):

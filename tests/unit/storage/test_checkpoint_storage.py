@@ -457,3 +457,30 @@ def test_where_a_savepoint_lies_is_said_without_asking_a_server_and_as_slots_hea
         assert "s3cr3t" not in str(refused.value)
     with pytest.raises(InvalidJobError, match="could not open nofs://x"):
         job._location("nofs://x")
+
+
+def test_a_checkpoint_that_is_deleted_while_it_is_looked_at_is_passed_over(storage, monkeypatch):
+    for checkpoint_id in (1, 2):
+        complete(storage, checkpoint_id)
+    attempt = storage._attempt
+
+    def deleted_before_it_is_read(verb, path, action):
+        if path.endswith("chk-2/_metadata") and action.__name__ == "read":
+            storage.discard(storage.checkpoint_location(JOB, 2))
+        return attempt(verb, path, action)
+
+    monkeypatch.setattr(storage, "_attempt", deleted_before_it_is_read)
+    found = storage.list_checkpoints(JOB)
+    assert [(each.checkpoint_id, each.completed, each.problem) for each in found] == [
+        (2, False, "it has just been deleted"), (1, True, None),
+    ]  # fmt: skip
+
+
+def test_a_folder_that_cannot_be_made_or_reached_is_refused_before_anything_is_stored(s3, tmp_path):
+    CheckpointStorage(str(tmp_path / "new" / "folder")).require()
+    assert (tmp_path / "new" / "folder").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointStorageError, match="could not create in the checkpoint storage"):
+        CheckpointStorage(str(tmp_path / "file" / "folder")).require()
+    with pytest.raises(CheckpointStorageError, match="could not look in the checkpoint storage"):
+        CheckpointStorage(f"s3://wrong:key@nowhere/f?endpoint_override={s3}0&scheme=http").require()
