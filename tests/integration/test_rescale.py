@@ -126,9 +126,16 @@ def test_a_job_that_fails_again_and_again_while_it_is_rescaled_counts_every_reco
     kinds = {n: "kill-slot" if n % 1_000 else "raise" for n in range(500, RECORDS, 700)}
     (tmp_path / "faults").write_text("".join(f"{n} {kind}\n" for n, kind in kinds.items()))
     client = begin(cluster, tmp_path, {**CHECKPOINTS, "restart-strategy.fixed-delay.attempts": 50})
-    asked = rescaled = 0
+    asked = rescaled = completed = 0
+
+    def goes_on():
+        """Else a job that is rescaled all the time gets no further than a few records between two."""
+        return client.status.is_terminal_state() or describe(client)["checkpoints"]["counts"]["completed"] > completed + 2
+
     while not client.status.is_terminal_state():
         asked += 1
+        wait_until(goes_on, "checkpoints or the end")
+        completed = describe(client)["checkpoints"]["counts"]["completed"]
         try:
             client.rescale(1 + asked % 3).result(30_000)
             rescaled += 1
