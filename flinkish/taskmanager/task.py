@@ -166,7 +166,7 @@ class Task:
         self._batch: Optional[RowBatch | ColumnBatch] = None
         self._batch_input = self.gates[0].input_index if self.gates else 0
         self._batch_at = 0
-        self._leaves = self._draining = False
+        self._draining = False
         self._was_finished = descriptor.restore is not None and descriptor.restore.finished
 
         self._attention = False  # something below can be attended to
@@ -232,7 +232,7 @@ class Task:
             self._at_end = True
             for writer in self.writers:
                 writer.emit_watermark(MAX_WATERMARK_MS)
-            self._end_outputs()  # its chain is not open for checkpoints
+            self._end_outputs()
             return
         try:
             for replayed in self.open_replay():
@@ -371,7 +371,7 @@ class Task:
                     break
                 else:
                     self._flush_writers()
-                    if not self.unstored and self._has_sent():
+                    if not self.unstored and all([writer.is_empty for writer in self.writers]):
                         self._finish()
                     break
         except BaseException as error:
@@ -387,8 +387,6 @@ class Task:
         return outcome is _WORKED
 
     def _step(self, left_ns: int) -> int:
-        if self._leaves:
-            self._leave_if_sent()
         if self._attention:
             self._attend()
         if self._halted:
@@ -559,24 +557,10 @@ class Task:
                     writer.emit_end_of_data()
                 self.on_end_of_data(self)
             else:
-                self._leave()
-
-    def _leave(self) -> None:
-        """Nothing more comes from here.  What has not been sent yet goes first, because receivers may be slow, and until it
-        has gone the subtask takes part in checkpoints."""
-        self._leaves = not self._ending
-        self._leave_if_sent()
-
-    def _leave_if_sent(self) -> None:
-        if self._has_sent():
-            self._leaves = False
-            self._end_outputs()
-
-    def _has_sent(self) -> bool:
-        return all([writer.is_empty for writer in self.writers])
+                self._end_outputs()
 
     def _end_outputs(self) -> None:
-        """A snapshot that is due goes first."""
+        """Nothing more comes from here; a snapshot that is due goes first."""
         if not self._ending:
             self._ending = True
             self._obey([_EndOutputs()])
@@ -672,7 +656,7 @@ class Task:
     def _channel_closed(self, channel: InputChannel) -> None:
         self._obey(self.aligner.ended(channel.channel_id, self.now_ms()))
         if self._at_end and not self.final_checkpoint and all([gate.closed for gate in self.gates]):
-            self._leave()
+            self._end_outputs()
 
     def _announced(self, channel: InputChannel, event: Element) -> None:
         self._announcements.append((channel, event))
@@ -782,10 +766,8 @@ class Task:
     def _checkpoint_complete(self, checkpoint_id: int) -> None:
         self.chain.notify_checkpoint_complete(checkpoint_id)
         final = self._first_at_end if self.final_checkpoint else None
-        if self._stopping == checkpoint_id:
+        if self._stopping == checkpoint_id or (final is not None and checkpoint_id >= final):
             self._end_outputs()
-        elif final is not None and checkpoint_id >= final:
-            self._leave()
 
     # ---- output ---------------------------------------------------------------------------------
 
@@ -842,7 +824,8 @@ class Task:
         if self._attention:
             return True
         if self._draining:
-            return (not self._unsent or self._has_sent()) and not self.unstored
+            sent = not self._unsent or all([writer.is_empty for writer in self.writers])
+            return sent and not self.unstored
         # One whose time was up may have nothing left, and has not told its sinks and outputs so.
         return (self.times.state == BUSY or self._has_work()) and self._has_room()
 
@@ -860,8 +843,6 @@ class Task:
             return True
         if self._halted:
             return False
-        if self._leaves and self._has_sent():
-            return True
         if self._input is not None and self._input.has_input:
             return True
         for gate in self.gates:

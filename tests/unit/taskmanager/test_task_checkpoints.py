@@ -193,24 +193,6 @@ def test_a_snapshot_that_is_aborted_is_dropped_and_its_committables_are_kept():
     assert pickle.loads(message.state.committables["sink"]) == [1]
 
 
-def test_a_source_at_its_end_takes_part_in_checkpoints_until_what_it_has_given_is_sent():
-    world = World([RowBatch([1])])
-    task = world.tasks["source"]
-    has_sent = task._has_sent
-    task._has_sent = lambda: False  # the receiver is slow
-    world.run()
-    world.trigger(1)
-    world.run()
-    world.store_all()
-    assert ("end", None) in world.seen("source") and task.state == "RUNNING" and not world.said(DeclineCheckpoint)
-    (message,) = [m for m in world.said(AcknowledgeCheckpoint) if m.execution == task.execution]
-    assert message.state.finished
-    task._has_sent = has_sent
-    assert task.needs_turn()
-    world.run()
-    assert world.states == ["FINISHED", "FINISHED"]
-
-
 def test_at_the_end_of_data_tasks_stay_for_a_checkpoint_that_began_after():
     world = World([RowBatch([1])], final=True, committables=True)
     world.run()
