@@ -77,10 +77,9 @@ class _Pickler(cloudpickle.Pickler):
     name of code (they write "<dynamic-code>", and then the user's traceback shows neither file nor line),
     the slots of a class (its objects then pickle in another form than those of the driver), the qualified
     name of a class (one nested in another is then found nowhere, so that it cannot be state), the aliases of
-    an Enum's members, and that
-    ``dataclasses.MISSING`` is one object (libraries ask with ``is`` whether a field has a default).  What
-    would go by its name in ``__main__``, which the slot does not have, goes by value too: functions with
-    a ``functools.cache``, which comes empty, and ``typing.NewType``."""
+    an Enum's members, and that ``dataclasses.MISSING`` is one object (libraries ask with ``is`` whether a
+    field has a default).  What would go by its name in ``__main__``, which the slot does not have, goes by
+    value too: functions with a ``functools.cache``, which comes empty, and ``typing.NewType``."""
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is types.CodeType:

@@ -50,7 +50,8 @@ class KeyClasses:
         return tuple(self._layouts.values())
 
     def check(self, meta: StateMeta, key_type: Optional[DeclaredType]) -> None:
-        """Whether state of the keys that ``meta`` describes is found by those of the program.
+        """Whether state of the keys that ``meta`` describes is found by those of the program; their classes are kept, for the
+        next snapshot.
 
         Args:
             key_type: what ``key_by`` declares of them.
@@ -58,7 +59,7 @@ class KeyClasses:
             StateMigrationError: keys of another type or class lie in other key groups, or are other keys: all state
                 would be there and never found.
         """
-        self.restore(meta.key_classes, meta.name)
+        self._keep(meta.key_classes, meta.name)
         if meta.key_type is None or key_type is None or meta.key_type == key_type:
             return
         old, new = meta.key_type.text, key_type.text
@@ -71,7 +72,7 @@ class KeyClasses:
             operator=self._operator, old=old, new=new,
         )  # fmt: skip
 
-    def restore(self, layouts: Iterable[RecordLayout], state: str) -> None:
+    def _keep(self, layouts: Iterable[RecordLayout], state: str) -> None:
         """Raises: StateMigrationError: keys of a class as it was are not found by one as it is."""
         for layout in layouts:
             if self._layouts.get(layout.name) == layout:

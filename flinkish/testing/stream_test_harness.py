@@ -38,8 +38,8 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 import cloudpickle
 
-from flinkish.common.configuration import Configuration
 from flinkish.common import options as config
+from flinkish.common.configuration import Configuration
 from flinkish.common.options import CHECKPOINT_DIRECTORY, CHECKPOINTING_INTERVAL, EXECUTION_RUNTIME_MODE
 from flinkish.common.time import TimeLike, to_milliseconds
 from flinkish.common.watermark_strategy import WatermarkStrategy
